@@ -1,0 +1,1 @@
+"""What exists, and which part of it a run uses."""

@@ -1,0 +1,153 @@
+"""The values that describe a cluster: what the user says exists, fully expanded.
+
+A cluster file (see `schema`) is folded and has defaults; these values are not: one `Node` per
+machine, every default applied. They are frozen, hashable, and know nothing of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Pairs = tuple[tuple[str, str], ...]
+"""An ordered mapping of text to text as a hashable value; names are unique."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine that can run ranks."""
+
+    host: str
+    """Its name: what a client dials, and what hostfiles, logs and messages call it."""
+    slots: tuple[int, ...]
+    """The GPU indexes that may be used, ascending; each can carry one rank."""
+    address: str | None = None
+    """What the other nodes dial; None: found out from the nodes."""
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    jump: str | None = None
+    """`[user@]host[:port]` that the connection goes through; None: as ~/.ssh/config says."""
+    python: str | None = None
+    """The interpreter that runs the job; None: `python3` as the node's own PATH finds it."""
+    activate: str | None = None
+    """A shell line run before the job's command, such as `source /opt/venv/bin/activate`."""
+    env: Pairs = ()
+    labels: Pairs = ()
+    spare: bool = False
+    """A spare waits; it is in no allocation unless it is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """How connections are made; user, port, key and jump host are on each node."""
+
+    connect_timeout: float = 10.0
+    """Seconds until a node that does not answer counts as unreachable."""
+    fanout: int = 32
+    """How many connections are opened at the same time."""
+    config_file: str | None = None
+    """An ssh_config to read instead of ~/.ssh/config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the ranks talk over; None means: decided by evidence."""
+
+    interface: str | None = None
+    master_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
+
+    shared: bool | None = None
+    """Whether `checkpoints` is one directory for all nodes; None: tested."""
+    workdir: str | None = None
+    """Where the job runs; None: the directory in which `dslaunch` was called, on every node."""
+    checkpoints: str | None = None
+    """Where the job saves; None: the working directory."""
+    node_local: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSource:
+    """A secret environment variable: its name, and where its value is read when a run starts."""
+
+    name: str
+    file: str | None = None
+    """A file of the caller whose content, less a final newline, is the value; None: the
+    variable of that name in the caller's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDefaults:
+    """What to run when the command line names nothing."""
+
+    script: str | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+    env: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Everything that the user says exists."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    transport: str = "fabric"
+    ssh: Ssh = field(default_factory=Ssh)
+    network: Network = field(default_factory=Network)
+    storage: Storage = field(default_factory=Storage)
+    env: Pairs = ()
+    env_from: tuple[str, ...] = ()
+    """Names or `*` patterns of variables that are copied from the caller's environment."""
+    secrets: tuple[SecretSource, ...] = ()
+    launcher: str = "torchrun"
+    slurm: Pairs = ()
+    """Settings for sbatch, by their long option's name with underscores."""
+    job: JobDefaults | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One node's part of an allocation."""
+
+    node: Node
+    slots: tuple[int, ...]
+    """The slots used, a non-empty subset of the node's, ascending."""
+    node_rank: int
+    first_rank: int
+    """The global rank of the process on `slots[0]`; the others follow."""
+
+    @property
+    def ranks(self) -> range:
+        """The global ranks on this node."""
+        return range(self.first_rank, self.first_rank + len(self.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The part of a cluster that a run uses, in rank order."""
+
+    placements: tuple[Placement, ...]
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return sum(len(p.slots) for p in self.placements)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes' names in rank order."""
+        return tuple(p.node.host for p in self.placements)
+
+    @classmethod
+    def of(cls, chosen: list[tuple[Node, tuple[int, ...]]]) -> Allocation:
+        """Number the chosen nodes and slots: node ranks and ranks follow the given order."""
+        placements, rank = [], 0
+        for node_rank, (node, slots) in enumerate(chosen):
+            placements.append(Placement(node, slots, node_rank, rank))
+            rank += len(slots)
+        return cls(tuple(placements))

@@ -1,0 +1,119 @@
+"""Every error that dslaunch raises on purpose, and the exit code that each becomes.
+
+DslaunchError                1  the run failed
+├── UsageError               2  the command line is wrong
+├── ConfigError              3  a file is wrong; carries every problem found in it
+├── SelectionError           3  include/exclude, counts or labels select nothing sensible
+├── PlanError                3  cluster, job and facts do not fit together
+├── PreflightError           4  a gate check failed
+├── NodeError                5  nodes could not be reached; carries one failure per node
+├── ToolMissingError         6  a program that is needed is not there
+└── Interrupted            130  the user ended it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class DslaunchError(Exception):
+    """Something that the user can understand and act on.
+
+    `message` says where and what was found: lower case, no full stop. `hint` says what to do.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(DslaunchError):
+    """The command line is wrong."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong in a file. Lines and columns count from 1; 0 means the whole file."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    """Where in the data, as `nodes[2].slots`; empty for the file as a whole."""
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+
+class ConfigError(DslaunchError):
+    """A file is wrong. All its problems at once, sorted by place."""
+
+    exit_code = 3
+
+    def __init__(self, problems: tuple[Problem, ...], *, hint: str | None = None) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(map(str, self.problems)), hint=hint)
+
+
+class SelectionError(DslaunchError):
+    """The selection of nodes and slots is wrong or empty."""
+
+    exit_code = 3
+
+
+class PlanError(DslaunchError):
+    """Cluster, job and facts do not fit together."""
+
+    exit_code = 3
+
+
+class PreflightError(DslaunchError):
+    """A check that must pass before a run did not."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """Why one node could not be used."""
+
+    host: str
+    kind: str
+    """A word for machines: `name`, `refused`, `timeout`, `host-key-unknown`, `host-key-changed`,
+    `authentication`, `throttled`, `noisy-shell`, `no-python`, `lost`, `protocol`."""
+    message: str
+    hint: str | None = None
+
+
+class NodeError(DslaunchError):
+    """Nodes could not be reached. One failure per node, in the order of the nodes."""
+
+    exit_code = 5
+
+    def __init__(self, failures: tuple[NodeFailure, ...]) -> None:
+        self.failures = failures
+        hints = dict.fromkeys(f.hint for f in failures if f.hint)
+        super().__init__(
+            "\n".join(f"{f.host}: {f.message}" for f in failures),
+            hint="\n".join(hints) or None,
+        )
+
+
+class ToolMissingError(DslaunchError):
+    """A program that is needed is not there."""
+
+    exit_code = 6
+
+
+class Interrupted(DslaunchError):
+    """The user ended it."""
+
+    exit_code = 130

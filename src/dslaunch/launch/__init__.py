@@ -1,0 +1,1 @@
+"""What will happen, as values: jobs, commands, plans."""

@@ -1,0 +1,66 @@
+"""Commands as data. The only place where shell text is built and quoted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dslaunch.cluster.model import Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A variable that the node expands when the command starts."""
+
+    name: str
+
+
+Word = str | tuple[str | Var, ...]
+"""One argument: text as it is, or text and variables joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An argument vector. Text in it is never interpreted by a shell."""
+
+    argv: tuple[Word, ...]
+
+    def shell(self) -> str:
+        """Render as words of a POSIX shell line that start the command unchanged."""
+        return " ".join(map(quote, self.argv))
+
+    def expand(self, env: Mapping[str, str]) -> list[str]:
+        """Give the argument vector with every variable replaced from `env`.
+
+        Raises KeyError for a variable that `env` lacks.
+        """
+        return [_join(word, env) for word in self.argv]
+
+
+def quote(word: Word) -> str:
+    """Quote one word for a POSIX shell; a `Var` becomes `"$NAME"`."""
+    parts = (word,) if isinstance(word, str) else word
+    if not parts:
+        return "''"
+    return "".join(f'"${p.name}"' if isinstance(p, Var) else shlex.quote(p) for p in parts)
+
+
+def exports(env: Iterable[tuple[str, str]]) -> list[str]:
+    """Render one `export NAME=value` line per variable."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in env]
+
+
+def shell_line(command: Command, *, env: Pairs = (), cwd: str | None = None) -> str:
+    """Render one line that changes to `cwd`, sets `env` and runs `command` in any POSIX shell."""
+    words = []
+    if cwd is not None:
+        words += ["cd", shlex.quote(cwd), "&&"]
+    if env:
+        words += ["env", *(shlex.quote(f"{name}={value}") for name, value in env)]
+    return " ".join([*words, command.shell()])
+
+
+def _join(word: Word, env: Mapping[str, str]) -> str:
+    parts = (word,) if isinstance(word, str) else word
+    return "".join(env[p.name] if isinstance(p, Var) else p for p in parts)

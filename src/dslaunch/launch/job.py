@@ -1,0 +1,27 @@
+"""What to run: a script, module or command with its arguments and environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dslaunch.cluster.model import Pairs, SecretSource
+
+Kind = Literal["script", "module", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program and all that it is given, independent of where it runs."""
+
+    program: str
+    """The script's path as the nodes see it from their working directory, a module's dotted
+    name, or the program of a command, by `kind`."""
+    args: tuple[str, ...] = ()
+    kind: Kind = "script"
+    launcher: str = "torchrun"
+    env: Pairs = ()
+    """The variables for every node: those of the cluster file, of the caller (`env_from`) and
+    of the command line, the later ones winning; a node's own `env` wins over the cluster's."""
+    secrets: tuple[SecretSource, ...] = ()
+    """Only names and sources; the values go to the agents and nowhere else."""

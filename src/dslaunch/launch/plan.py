@@ -1,0 +1,185 @@
+"""The plan: the whole decision for a run, as one frozen value that serialises to JSON and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.model import Allocation, Pairs, Placement
+from dslaunch.launch.command import Command, Var
+
+if TYPE_CHECKING:
+    from dslaunch.launch.job import Job
+
+LOG_DIRECTORY = Var("DSLAUNCH_LOGS")
+"""The node's directory for per-rank output files of launchers that write such."""
+RUN_DIRECTORY = Var("DSLAUNCH_NODE_DIR")
+"""The node's private directory for one run; removed when the run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One thing that was decided, for people: `master  10.0.0.11:29500  (3 of 3 nodes ...)`."""
+
+    what: str
+    value: str
+    why: str
+    assumed: bool = False
+    """Nobody asked the nodes; it may be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks meet."""
+
+    address: str
+    port: int
+    interfaces: Pairs = ()
+    """Host -> network interface that its ranks use to reach the others; absent: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What every node's launcher must know of the whole run."""
+
+    allocation: Allocation
+    rendezvous: Rendezvous
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.allocation.world_size
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are."""
+        return len(self.allocation.placements)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """Where a launcher that redirects its ranks writes their output.
+
+    Patterns for `glob` below the log directory, with `{rank}` and `{local_rank}` to be filled.
+    """
+
+    stdout: str
+    stderr: str | None = None
+    """None: both streams are in one file."""
+    error: str | None = None
+    """Torch's error file of a rank, if the launcher makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One command that the agent starts on a node."""
+
+    command: Command
+    env: Pairs = ()
+    """What it needs beyond the node's environment."""
+    rank: int | None = None
+    """Its global rank; None: a launcher that starts the node's ranks itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file in the node's run directory, made before the start and removed at the end."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What one node does."""
+
+    host: str
+    node_rank: int
+    slots: tuple[int, ...]
+    first_rank: int
+    cwd: str
+    env: Pairs
+    processes: tuple[Process, ...]
+    rank_files: RankFiles | None = None
+    """None: the processes are the ranks, and their output is read from them."""
+    files: tuple[File, ...] = ()
+    activate: str | None = None
+    """The shell line that comes before each process's command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole decision: what happens on every node."""
+
+    cluster: str
+    launcher: str
+    world_size: int
+    rendezvous: Rendezvous
+    nodes: tuple[NodePlan, ...]
+    secrets: tuple[str, ...] = ()
+    """Names of secret variables that every process gets as well."""
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What evidence, or assumption, says about the nodes: the input to a plan beside the job."""
+
+    rendezvous: Rendezvous
+    workdir: str
+    decisions: tuple[Decision, ...] = ()
+    files: tuple[File, ...] = ()
+
+
+def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: str) -> Plan:
+    """Decide who runs what. Pure: no clock, no environment, no file, no network.
+
+    Raises PlanError where the launcher cannot run this allocation.
+    """
+    from dslaunch.launch import launchers
+
+    launcher = launchers.get(job.launcher)
+    world = World(allocation, decided.rendezvous)
+    launcher.check(world)
+
+    def node_plan(placement: Placement) -> NodePlan:
+        return NodePlan(
+            host=placement.node.host,
+            node_rank=placement.node_rank,
+            slots=placement.slots,
+            first_rank=placement.first_rank,
+            cwd=decided.workdir,
+            env=node_environment(placement, job, decided.rendezvous),
+            processes=launcher.processes(placement, world, job, logs=LOG_DIRECTORY),
+            rank_files=launcher.rank_files,
+            files=decided.files,
+            activate=placement.node.activate,
+        )
+
+    return Plan(
+        cluster=cluster,
+        launcher=job.launcher,
+        world_size=allocation.world_size,
+        rendezvous=decided.rendezvous,
+        nodes=tuple(map(node_plan, allocation.placements)),
+        secrets=tuple(s.name for s in job.secrets),
+        decisions=decided.decisions,
+    )
+
+
+def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> Pairs:
+    """The environment of a node's processes, less what their launcher adds.
+
+    The job's variables, then the node's own, then what evidence found for what neither of
+    them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used.
+    The interface is given to NCCL in its exact form `=eth0`; a bare name is a prefix there
+    (NCCL documentation, NCCL_SOCKET_IFNAME).
+    """
+    env = dict(job.env) | dict(placement.node.env)
+    interface = dict(rendezvous.interfaces).get(placement.node.host)
+    if interface is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    if placement.slots != tuple(range(len(placement.node.slots))):
+        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, placement.slots)))
+    return tuple(env.items())
