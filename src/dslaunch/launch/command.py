@@ -46,6 +46,16 @@ def quote(word: Word) -> str:
     return "".join(f'"${p.name}"' if isinstance(p, Var) else shlex.quote(p) for p in parts)
 
 
+def activated(command: Command, line: str | None) -> Command:
+    """Run `command` after the shell line `line`, such as `source venv/bin/activate`.
+
+    Bash, since `source` is not POSIX; the command's words are parameters, never shell text.
+    """
+    if line is None:
+        return command
+    return Command(("bash", "-c", f'{line} && exec "$@"', "dslaunch", *command.argv))
+
+
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:
     """Render one `export NAME=value` line per variable."""
     return [f"export {name}={shlex.quote(value)}" for name, value in env]

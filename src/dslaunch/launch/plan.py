@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Pairs, Placement
-from dslaunch.launch.command import Command, Var
+from dslaunch.launch.command import Command, Var, activated
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
@@ -103,8 +103,6 @@ class NodePlan:
     rank_files: RankFiles | None = None
     """None: the processes are the ranks, and their output is read from them."""
     files: tuple[File, ...] = ()
-    activate: str | None = None
-    """The shell line that comes before each process's command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +148,12 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
             first_rank=placement.first_rank,
             cwd=decided.workdir,
             env=node_environment(placement, job, decided.rendezvous),
-            processes=launcher.processes(placement, world, job, logs=LOG_DIRECTORY),
+            processes=tuple(
+                replace(p, command=activated(p.command, placement.node.activate))
+                for p in launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
+            ),
             rank_files=launcher.rank_files,
             files=decided.files,
-            activate=placement.node.activate,
         )
 
     return Plan(

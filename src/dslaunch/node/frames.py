@@ -1,0 +1,103 @@
+"""The bytes between launcher and agent: framed messages, output and file data, both ways.
+
+A frame is a header (length of the body, kind) and a body. Messages are JSON objects; output is
+raw bytes of one rank's stream with its time; data is a piece of a file that is being sent.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Dict, Iterator, NamedTuple, Union
+
+GREETING = b"\0dslaunch-agent-1\n"
+"""The agent's first bytes. Whatever a login shell printed before them is noise."""
+
+_HEADER = struct.Struct(">IB")
+_OUTPUT = struct.Struct(">iBd")
+_DATA = struct.Struct(">I")
+_MESSAGE_KIND, _OUTPUT_KIND, _DATA_KIND = 1, 2, 3
+_LARGEST = 256 * 1024 * 1024
+NO_RANK = -1
+
+Message = Dict[str, Any]
+
+
+class Output(NamedTuple):
+    """A piece of what one rank, or the node's launcher (`NO_RANK`), wrote."""
+
+    rank: int
+    stream: int
+    """1: standard output, 2: standard error."""
+    time: float
+    """Seconds since the epoch by the node's clock."""
+    data: bytes
+
+
+class Data(NamedTuple):
+    """A piece of a file for request `id`; empty: the end."""
+
+    id: int
+    data: bytes
+
+
+Frame = Union[Message, Output, Data]
+
+
+class FrameError(ValueError):
+    """The bytes are no frames: something else writes into the connection."""
+
+
+def pack_message(message: Message) -> bytes:
+    """Frame a JSON object."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return _HEADER.pack(len(body), _MESSAGE_KIND) + body
+
+
+def pack_output(rank: int, stream: int, time: float, data: bytes) -> bytes:
+    """Frame a piece of output."""
+    head = _HEADER.pack(_OUTPUT.size + len(data), _OUTPUT_KIND)
+    return b"".join((head, _OUTPUT.pack(rank, stream, time), data))
+
+
+def pack_data(id: int, data: bytes) -> bytes:
+    """Frame a piece of a file."""
+    return b"".join((_HEADER.pack(_DATA.size + len(data), _DATA_KIND), _DATA.pack(id), data))
+
+
+class Decoder:
+    """Turns bytes as they come into whole frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Add bytes and give every frame that is whole now. Raises FrameError."""
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._buffer, start)
+            if length > _LARGEST or kind not in (_MESSAGE_KIND, _OUTPUT_KIND, _DATA_KIND):
+                raise FrameError(f"not a frame: {bytes(self._buffer[start : start + 40])!r}")
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            body = bytes(self._buffer[start + _HEADER.size : end])
+            start = end
+            yield _decode(kind, body)
+        del self._buffer[:start]
+
+
+def _decode(kind: int, body: bytes) -> Frame:
+    if kind == _OUTPUT_KIND:
+        rank, stream, when = _OUTPUT.unpack_from(body)
+        return Output(rank, stream, when, body[_OUTPUT.size :])
+    if kind == _DATA_KIND:
+        return Data(_DATA.unpack_from(body)[0], body[_DATA.size :])
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise FrameError(f"not a message: {error}") from None
+    if not isinstance(message, dict):
+        raise FrameError(f"not a message: {body[:40]!r}")
+    return message

@@ -1,0 +1,126 @@
+"""The node's processes as /proc shows them: which are ours, how they ended, how to end them.
+
+A process is ours because we started it or one of its ancestors, or because its environment
+carries the run's id. Never because of its name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+RUN_ID = "DSLAUNCH_RUN_ID"
+"""The variable that every process of a run carries."""
+HOST = "DSLAUNCH_HOST"
+"""Likewise the node's name: several nodes may be emulated on one machine."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Have the orphans among our descendants become our children, not init's (Linux >= 3.4)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pids() -> Iterator[int]:
+    """All processes that we can see."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def stat(pid: int) -> Optional[List[str]]:
+    """The fields of /proc/PID/stat from the state on; None if it is gone.
+
+    Field 0 is the state, 1 the parent, 19 the start time, the last but one the exit code.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return None
+
+
+def descendants(root: int) -> Set[int]:
+    """All living descendants of a process, zombies left out."""
+    children: Dict[int, List[int]] = {}
+    dead = set()
+    for pid in pids():
+        fields = stat(pid)
+        if fields is None:
+            continue
+        children.setdefault(int(fields[1]), []).append(pid)
+        if fields[0] in "ZX":
+            dead.add(pid)
+    found: Set[int] = set()
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.add(child)
+            queue.append(child)
+    return found - dead
+
+
+def environment(pid: int) -> Dict[bytes, bytes]:
+    """The environment a process was started with; empty if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return {name: value for name, equals, value in (p.partition(b"=") for p in pairs) if equals}
+
+
+def tagged(run: str, host: str) -> Set[int]:
+    """All living processes that carry this run's and this node's name, ourselves left out."""
+    tag = {RUN_ID.encode(): run.encode(), HOST.encode(): host.encode()}
+    found = {pid for pid in pids() if tag.items() <= environment(pid).items()}
+    alive = {pid for pid in found if (stat(pid) or ["X"])[0] not in "ZX"}
+    return alive - {os.getpid()}
+
+
+def send(targets: Iterable[int], number: int) -> None:
+    """Send a signal to each process; those that have gone meanwhile are passed over."""
+    for pid in targets:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def resume(targets: Iterable[int]) -> None:
+    """Wake stopped processes, so that a TERM sent to them is delivered."""
+    send(targets, signal.SIGCONT)
+
+
+def wait_status(pid: int) -> Optional[int]:
+    """The wait status of a process that is dead but not yet collected by its parent.
+
+    Read from /proc/PID/stat, so that the end of another program's child can be told exactly.
+    """
+    fields = stat(pid)
+    if fields is None or fields[0] not in "ZX":
+        return None
+    # `exit_code` is field 52 of the line, 49 after the name (man 5 proc; Linux >= 3.5)
+    return int(fields[49])
+
+
+def ending(status: int) -> Tuple[Optional[int], Optional[int]]:
+    """Split a wait status into exit code and signal; one of the two is None."""
+    if os.WIFSIGNALED(status):
+        return None, os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None
+
+
+def ranks_below(root: int) -> Dict[int, int]:
+    """The rank processes that a launcher at `root` started: global rank -> process.
+
+    A rank is the topmost process of its branch with a `RANK` in its environment; what it
+    starts itself, such as data loader workers, inherits the variable and is not meant.
+    """
+    found: Dict[int, int] = {}
+    for pid in sorted(descendants(root)):
+        rank = environment(pid).get(b"RANK", b"")
+        parent = int((stat(pid) or ["", "0"])[1])
+        if rank.isdigit() and environment(parent).get(b"RANK") != rank:
+            found.setdefault(int(rank), pid)
+    return found

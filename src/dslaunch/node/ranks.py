@@ -1,0 +1,235 @@
+"""The processes of one node: the ranks themselves, or a launcher that starts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+from dslaunch.node import frames, probe, processes
+from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
+
+if TYPE_CHECKING:
+    from dslaunch.node.agent import Agent
+
+SEARCH_INTERVAL = 0.1
+JOIN_INTERVAL = 0.25
+
+
+class Ranks:
+    """What a `start` message asks for, from its start to its last process."""
+
+    def __init__(self, message: frames.Message, environment: Dict[str, str], agent: Agent) -> None:
+        self.specs: List[Dict[str, Any]] = message["processes"]
+        self.expected = range(message["first_rank"], message["first_rank"] + message["slots"])
+        self.port: int = message["master_port"]
+        self.environment = environment
+        self.agent = agent
+        self.children: Dict[int, "subprocess.Popen[bytes]"] = {}
+        self.rank_of: Dict[int, int] = {}
+        self.pipes: List[Pipe] = []
+        self.paused = False
+        self.found: Dict[int, int] = {}
+        self.ended: Dict[int, bool] = {}
+        self.joined = False
+        self.searched = self.asked_joined = 0.0
+        patterns = message["rank_files"]
+        self.tail: Optional[Tail] = None
+        if patterns:
+            self.tail = Tail(environment["DSLAUNCH_LOGS"], patterns, self.expected)
+
+    # ------------------------------------------------------------ start
+
+    def start(self, cwd: str) -> None:
+        """Start every process; one that cannot be is reported, and the others too."""
+        for spec in self.specs:
+            rank = frames.NO_RANK if spec["rank"] is None else spec["rank"]
+            try:
+                self.spawn(spec, rank, cwd)
+            except OSError as error:
+                what = error.filename if error.filename == cwd else _text(spec["argv"][0], {})
+                self.say("unstarted", rank, error=f"{what}: {error.strerror}")
+
+    def spawn(self, spec: Dict[str, Any], rank: int, cwd: str) -> None:
+        """Start one process in a session of its own. Raises OSError."""
+        environment = {**self.environment, **spec["env"]}
+        child = subprocess.Popen(
+            [_text(word, environment) for word in spec["argv"]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment,
+            start_new_session=True,
+        )
+        self.children[child.pid] = child
+        self.rank_of[child.pid] = rank
+        for stream, pipe in ((STDOUT, child.stdout), (STDERR, child.stderr)):
+            assert pipe is not None
+            self.pipes.append(Pipe(os.dup(pipe.fileno()), rank, stream))
+            pipe.close()
+            self.listen(self.pipes[-1])
+        self.say("started", rank, pid=child.pid)
+
+    def listen(self, pipe: Pipe) -> None:
+        """Read the pipe whenever it has something."""
+        self.agent.listen(pipe.fd, lambda: self.read(pipe))
+
+    def say(self, event: str, rank: int, **more: Any) -> None:
+        """Report an event of one rank, or of the launcher."""
+        self.agent.say({"event": event, "rank": rank, **more})
+
+    # ------------------------------------------------------------ output
+
+    def read(self, pipe: Pipe) -> None:
+        """Send on what the pipe has now."""
+        data = pipe.read()
+        if data == b"":
+            self.drop(pipe)
+        elif data:
+            self.output(pipe.rank, pipe.stream, data)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Send on a piece of output."""
+        self.agent.post(frames.pack_output(rank, stream, time.time(), data))
+
+    def drop(self, pipe: Pipe) -> None:
+        """The pipe is at its end."""
+        self.agent.ignore(pipe.fd)
+        self.pipes.remove(pipe)
+        pipe.close()
+
+    def drain(self, rank: int) -> None:
+        """Send on all that a rank has written so far."""
+        for pipe in self.pipes:
+            if pipe.rank == rank:
+                for data in pipe.drain():
+                    self.output(pipe.rank, pipe.stream, data)
+        self.read_files()
+
+    def read_files(self) -> None:
+        """Send on what is new in the launcher's files."""
+        if self.tail:
+            for rank, stream, data in self.tail.read():
+                self.output(rank, stream, data)
+
+    def pause(self) -> None:
+        """Stop reading: the launcher is behind. The ranks' writes wait, nothing is lost."""
+        if not self.paused:
+            self.paused = True
+            for pipe in self.pipes:
+                self.agent.ignore(pipe.fd)
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.paused:
+            self.paused = False
+            for pipe in self.pipes:
+                self.listen(pipe)
+
+    # ------------------------------------------------------------ watching
+
+    def running(self) -> bool:
+        """Whether a process that we started has not ended."""
+        return bool(self.children)
+
+    def needs_looking(self) -> bool:
+        """Whether something may change that nothing wakes us for."""
+        return self.tail is not None or not self.joined or not self.children
+
+    def watch(self) -> None:
+        """Collect what ended, find what the launcher started, send what is new in its files."""
+        self.reap()
+        if self.tail and not self.paused:
+            self.read_files()
+        now = time.monotonic()
+        if self.tail and now - self.searched > SEARCH_INTERVAL:
+            self.searched = now
+            self.search()
+        for rank in self.found:
+            self.look_at(rank)
+        if not self.joined and now - self.asked_joined > JOIN_INTERVAL:
+            self.asked_joined = now
+            self.joined = probe.established(self.port) >= len(self.expected)
+            if self.joined:
+                self.say("joined", frames.NO_RANK)
+
+    def reap(self) -> None:
+        """Collect children and adopted orphans that ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self.children.pop(pid, None)
+            if child is not None:
+                child.returncode = status
+                self.report(self.rank_of[pid], status)
+
+    def search(self) -> None:
+        """Find the rank processes below the launcher, until all are known."""
+        if len(self.found) == len(self.expected) or not self.children:
+            return
+        for rank, pid in processes.ranks_below(next(iter(self.children))).items():
+            if rank in self.expected and rank not in self.found:
+                self.found[rank] = pid
+                self.say("started", rank, pid=pid)
+                self.be_told_of_the_end(rank, pid)
+
+    def be_told_of_the_end(self, rank: int, pid: int) -> None:
+        """Wake up at once when a launcher's rank ends, before its parent collects its status."""
+        if not hasattr(os, "pidfd_open"):  # Python < 3.9
+            return
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:  # gone already, or Linux < 5.3
+            return
+        self.agent.listen(fd, lambda: self.told(rank, fd))
+
+    def told(self, rank: int, fd: int) -> None:
+        """A rank's pidfd is readable: it ended."""
+        self.agent.ignore(fd)
+        os.close(fd)
+        self.look_at(rank)
+
+    def look_at(self, rank: int) -> None:
+        """Report a launcher's rank once it has ended: exactly while it is not yet collected."""
+        if rank in self.ended:
+            return
+        status = processes.wait_status(self.found[rank])
+        if status is not None or processes.stat(self.found[rank]) is None:
+            self.ended[rank] = True
+            self.report(rank, status)
+
+    def report(self, rank: int, status: Optional[int]) -> None:
+        """Say how a process ended, after the last that it wrote."""
+        self.drain(rank)
+        code, number = processes.ending(status) if status is not None else (None, None)
+        self.say("exit", rank, code=code, signal=number)
+
+    # ------------------------------------------------------------ ending
+
+    def ask_to_end(self) -> None:
+        """TERM to what we started and to every rank."""
+        targets = {*self.children, *(p for r, p in self.found.items() if r not in self.ended)}
+        processes.send(targets, signal.SIGTERM)
+        processes.resume(targets)
+
+    def finish(self) -> None:
+        """Send the last output and let go of all pipes."""
+        for rank in {pipe.rank for pipe in self.pipes}:
+            self.drain(rank)
+        self.read_files()
+        for pipe in list(self.pipes):
+            self.drop(pipe)
+
+
+def _text(word: Any, environment: Dict[str, str]) -> str:
+    """A word of a command: text, or parts in which `{"name": X}` stands for a variable."""
+    if isinstance(word, str):
+        return word
+    return "".join(p if isinstance(p, str) else environment.get(p["name"], "") for p in word)

@@ -1,0 +1,70 @@
+"""Where the ranks' output comes from: pipes of what we started, or files a launcher writes."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Dict, Iterator, List, Optional, Tuple
+
+STDOUT, STDERR = 1, 2
+PIECE = 64 * 1024
+
+
+class Pipe:
+    """The reading end of one process's standard output or error."""
+
+    def __init__(self, fd: int, rank: int, stream: int) -> None:
+        self.fd = fd
+        self.rank = rank
+        self.stream = stream
+        os.set_blocking(fd, False)
+
+    def read(self) -> Optional[bytes]:
+        """What is there now: empty at the end, None if there is nothing yet."""
+        try:
+            return os.read(self.fd, PIECE)
+        except BlockingIOError:
+            return None
+
+    def drain(self) -> Iterator[bytes]:
+        """All that is there now."""
+        while True:
+            data = self.read()
+            if not data:
+                return
+            yield data
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self.fd)
+
+
+class Tail:
+    """The files below one directory in which a launcher puts its ranks' output."""
+
+    def __init__(self, directory: str, patterns: Dict[str, Optional[str]], ranks: range) -> None:
+        self.directory = directory
+        self.wanted: List[Tuple[int, int, str]] = []
+        for local_rank, rank in enumerate(ranks):
+            for stream, pattern in ((STDOUT, patterns["stdout"]), (STDERR, patterns["stderr"])):
+                if pattern is not None:
+                    name = pattern.format(rank=rank, local_rank=local_rank)
+                    self.wanted.append((rank, stream, os.path.join(glob.escape(directory), name)))
+        self.offsets: Dict[str, int] = {}
+
+    def read(self) -> Iterator[Tuple[int, int, bytes]]:
+        """What was written since the last call: rank, stream, data."""
+        for rank, stream, pattern in self.wanted:
+            for path in sorted(glob.glob(pattern)):
+                for data in self._new(path):
+                    yield rank, stream, data
+
+    def _new(self, path: str) -> Iterator[bytes]:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(self.offsets.get(path, 0))
+            while True:
+                data = file.read(PIECE)
+                if not data:
+                    return
+                self.offsets[path] = file.tell()
+                yield data
