@@ -61,11 +61,11 @@ def exports(env: Iterable[tuple[str, str]]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in env]
 
 
-def shell_line(command: Command, *, env: Pairs = (), cwd: str | None = None) -> str:
+def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) -> str:
     """Render one line that changes to `cwd`, sets `env` and runs `command` in any POSIX shell."""
     words = []
     if cwd is not None:
-        words += ["cd", shlex.quote(cwd), "&&"]
+        words += ["cd", quote(cwd), "&&"]
     if env:
         words += ["env", *(shlex.quote(f"{name}={value}") for name, value in env)]
     return " ".join([*words, command.shell()])

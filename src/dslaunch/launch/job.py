@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dslaunch.cluster.model import Pairs, SecretSource
+from dslaunch.launch.command import Word
 
 Kind = Literal["script", "module", "command"]
 
@@ -17,7 +18,8 @@ class Job:
     program: str
     """The script's path as the nodes see it from their working directory, a module's dotted
     name, or the program of a command, by `kind`."""
-    args: tuple[str, ...] = ()
+    args: tuple[Word, ...] = ()
+    """Text as it is; a word with a variable in it names a file of the node's run directory."""
     kind: Kind = "script"
     launcher: str = "torchrun"
     env: Pairs = ()

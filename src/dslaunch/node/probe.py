@@ -138,16 +138,12 @@ def _gpus(_: Any, home: str) -> Optional[int]:
     return sum(line.startswith(b"GPU ") for line in done.stdout.splitlines())
 
 
-def _files(argument: Answer, home: str) -> Answer:
-    """Which of the files `{path: sha256}` below `root` are missing or differ, and whether any can
-    be written there."""
+def _files(argument: Answer, home: str) -> Dict[str, Optional[str]]:
+    """Of the files `{path: SHA-256}` below `root`, those that are missing (None) or differ."""
     root = absolute(argument["root"], home)
-    different = [
-        path
-        for path, digest in argument["digests"].items()
-        if _sha256(os.path.join(root, path)) != digest
-    ]
-    return {"root": root, "different": different, "exists": os.path.isdir(root)}
+    wanted = argument["digests"]
+    found = {path: _sha256(os.path.join(root, path)) for path in wanted}
+    return {path: digest for path, digest in found.items() if digest != wanted[path]}
 
 
 def _sha256(path: str) -> Optional[str]:

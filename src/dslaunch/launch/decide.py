@@ -1,0 +1,199 @@
+"""Judge what the nodes said: where the ranks meet, over which interface, what is shared. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dslaunch.cluster.model import Allocation, Cluster, Placement
+from dslaunch.errors import PlanError, PreflightError
+from dslaunch.launch.facts import Directory, Facts, Interface, NodeFacts
+from dslaunch.launch.plan import Decision, Rendezvous
+
+DEFAULT_PORTS = range(20_000, 30_000)
+"""Where a free port is looked for: below the range that Linux takes outgoing ports from
+(32768-60999), so that no client can take it between the check and the start."""
+PORTS_TRIED = 16
+
+
+def ports_to_try(cluster: Cluster, seed: int) -> list[int]:
+    """The ports that the master is to try, in order: the file's, or some that `seed` picks."""
+    if cluster.network.master_port is not None:
+        return [cluster.network.master_port]
+    size = len(DEFAULT_PORTS)
+    return [DEFAULT_PORTS[(seed + i * 37) % size] for i in range(PORTS_TRIED)]
+
+
+def master_addresses(
+    cluster: Cluster, master: Placement, interfaces: tuple[Interface, ...], resolved: list[str]
+) -> list[str]:
+    """The addresses at which the master may be reached, the likeliest first.
+
+    The file's own address if it names one. Else what the other nodes' resolvers say of its
+    name, then its interfaces, the fastest first; loopback is last, for nodes emulated on one
+    machine. With `network.interface` only that interface's addresses.
+    """
+    if master.node.address is not None:
+        return [master.node.address]
+    wanted = cluster.network.interface
+    usable = [i for i in interfaces if i.up and wanted in (None, i.name)]
+    ordered = sorted(usable, key=lambda i: (i.loopback, -(i.speed or 0)))
+    own = {i.address for i in usable}
+    return list(dict.fromkeys([*(a for a in resolved if a in own), *(i.address for i in ordered)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The address at which all nodes reach the master."""
+
+    address: str
+    why: str
+
+
+def choose_route(facts: Facts) -> Route:
+    """Take the first address at which every other node reached the master.
+
+    A loopback address only for one machine. Raises PreflightError with what each node said.
+    """
+    master, *others = facts.nodes
+    loopback = {i.address for i in master.interfaces if i.loopback}
+    for address in (d.address for d in facts.nodes[-1].dialled):
+        if address in loopback and not facts.one_machine:
+            continue
+        if all(_reached(node, address) for node in facts.nodes):
+            return Route(address, _why_route(address, master, others, facts.one_machine))
+    said = [f"{n.host}: {d.address}: {d.error}" for n in others for d in n.dialled if d.error]
+    raise PreflightError(
+        "\n".join([f"no address of {master.host} can be reached by all other nodes", *said]),
+        hint=f"let the nodes reach {master.host} on every port, or name the right network with "
+        "`address:` of the node or `network.interface`",
+    )
+
+
+def _reached(node: NodeFacts, address: str) -> bool:
+    return any(d.address == address and d.local is not None for d in node.dialled)
+
+
+def _why_route(address: str, master: NodeFacts, others: list[NodeFacts], one_machine: bool) -> str:
+    name = next((i.name for i in master.interfaces if i.address == address), "?")
+    if one_machine:
+        return f"{name} of {master.host}: all nodes are one machine"
+    return f"{name} of {master.host}: answered {len(others)} of {len(others)} other nodes"
+
+
+def interfaces_used(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
+    """Each node's interface on the way to the master, by the address that it dialled from."""
+    pairs = []
+    for node in facts.nodes:
+        local = next(d.local for d in node.dialled if d.address == route.address)
+        name = next((i.name for i in node.interfaces if i.address == local), None)
+        if name is not None:
+            pairs.append((node.host, name))
+    return tuple(pairs)
+
+
+def choose_port(cluster: Cluster, facts: Facts) -> int:
+    """The port that the master holds free. Raises PreflightError if it has none."""
+    if facts.port.free is not None:
+        return facts.port.free
+    port, why = facts.port.taken[0]
+    raise PreflightError(
+        f"{facts.nodes[0].host}: port {port} cannot be used: {why.lower()}",
+        hint="set `network: {master_port: auto}` to have a free one chosen, or stop what holds it: "
+        f"`ss -ltnp sport = :{port}` shows it",
+    )
+
+
+def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple[Decision, ...]]:
+    """Where the ranks meet, and why. Raises PreflightError."""
+    port = choose_port(cluster, facts)
+    route = choose_route(facts)
+    interfaces = interfaces_used(facts, route)
+    names = dict.fromkeys(name for _, name in interfaces)
+    given = "given" if cluster.network.master_port is not None else "free there"
+    decisions = (
+        Decision("master", f"{route.address}:{port}", f"{route.why}; port {given}, checked"),
+        Decision("interface", ", ".join(names), "each node's own on its route to the master"),
+    )
+    return Rendezvous(route.address, port, interfaces), decisions
+
+
+def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool, Decision]:
+    """Whether all nodes see one directory at `path`, and why. Raises PlanError if that
+    contradicts the file."""
+    views = [(node, directory_at(node, path)) for node in facts.nodes]
+    broken = [f"{n.host}: {d.path}: {d.error}" for n, d in views if d.error]
+    if broken:
+        raise PlanError(
+            "\n".join(["checkpoints cannot be written", *broken]),
+            hint="set `storage.checkpoints` to a directory that the job's user can write",
+        )
+    everyone = {node.host for node in facts.nodes}
+    shared = all(set(d.seen) == everyone for _, d in views)
+    if cluster.storage.shared is not None and cluster.storage.shared != shared:
+        raise PlanError(
+            f"storage.shared is {str(cluster.storage.shared).lower()}, but {path} is "
+            f"{'one directory for all nodes' if shared else 'not the same directory everywhere'}",
+            hint="mount it on every node, or set `storage: {shared: auto}`",
+        )
+    tested = "a file written by each node was seen by "
+    why = tested + ("all" if shared else "itself alone" if _apart(views) else "some others only")
+    return shared, Decision("checkpoints", f"{path} ({'' if shared else 'not '}shared)", why)
+
+
+def _apart(views: list[tuple[NodeFacts, Directory]]) -> bool:
+    return all(d.seen == (n.host,) for n, d in views)
+
+
+def directory_at(node: NodeFacts, path: str) -> Directory:
+    """What a node said of a directory that it was asked about."""
+    return next(d for d in node.directories if d.asked == path)
+
+
+def check_interpreters(allocation: Allocation, facts: Facts) -> None:
+    """Raise PreflightError naming every node that lacks the job's interpreter."""
+    missing = [
+        f"{p.node.host}: no interpreter {p.node.python or 'python3'!r}"
+        for p, n in zip(allocation.placements, facts.nodes, strict=True)
+        if n.interpreter is None and p.node.activate is None
+    ]
+    if missing:
+        raise PreflightError(
+            "\n".join(missing),
+            hint="install it there, or set `python:` or `activate:` for those nodes",
+        )
+
+
+def check_gpus(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
+    """Compare GPUs with slots: fewer GPUs than a used slot needs raise PreflightError; nodes
+    without a driver are told as running on CPU."""
+    bad = [
+        f"{n.host}: slot {p.slots[-1]} is used, but the driver lists {n.gpus} GPUs"
+        for p, n in zip(allocation.placements, facts.nodes, strict=True)
+        if n.gpus is not None and n.gpus <= p.slots[-1]
+    ]
+    bad += [f"{n.host}: nvidia-smi: {n.gpu_error}" for n in facts.nodes if n.gpu_error]
+    if bad:
+        raise PreflightError("\n".join(bad), hint="correct `slots`, or leave the node out: -e NODE")
+    counts = {n.gpus for n in facts.nodes}
+    if counts == {None}:
+        return (Decision("devices", "CPU", "no node has nvidia-smi"),)
+    listed = ", ".join(sorted("no" if c is None else str(c) for c in counts))
+    return (Decision("devices", f"{listed} GPUs per node", "nvidia-smi on each node"),)
+
+
+def check_program(facts: Facts, script: str | None) -> None:
+    """Raise PlanError if a script that is not here is missing or different on some node."""
+    if script is None:
+        return
+    found = {n.host: dict(n.different).get(script) for n in facts.nodes}
+    missing = [host for host, digest in found.items() if digest is None]
+    if missing:
+        raise PlanError(
+            f"script {script!r} is neither here nor on {', '.join(missing)}",
+            hint="check its name; it is looked for from the working directory",
+        )
+    if len(set(found.values())) > 1:
+        raise PlanError(
+            f"script {script!r} is not the same on all nodes: {', '.join(found)}",
+            hint="run dslaunch where the right one is, and it is shipped",
+        )

@@ -1,0 +1,83 @@
+"""What was found out on the nodes. Recordable to a file and readable back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One address of a node's network interface."""
+
+    name: str
+    address: str
+    loopback: bool = False
+    up: bool = True
+    speed: int | None = None
+    """Mbit/s; None: the driver does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """Whether the master answered at one of its addresses."""
+
+    address: str
+    local: str | None = None
+    """The caller's own address on that route; None: no answer."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory as one node sees it."""
+
+    asked: str
+    path: str
+    """Absolute."""
+    error: str | None = None
+    """Why nothing can be written there."""
+    seen: tuple[str, ...] = ()
+    """The nodes whose marks are visible there, this one's included."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What one node said of itself."""
+
+    host: str
+    machine: str
+    """Equal for two nodes that are one machine: they share kernel and network."""
+    home: str
+    interfaces: tuple[Interface, ...] = ()
+    master_resolves: tuple[str, ...] = ()
+    """The addresses that the master's name has on this node."""
+    interpreter: str | None = None
+    """Where the job's interpreter is; None: not there."""
+    gpus: int | None = None
+    """How many GPUs the driver lists; None: no driver."""
+    gpu_error: str | None = None
+    dialled: tuple[Dialled, ...] = ()
+    directories: tuple[Directory, ...] = ()
+    different: tuple[tuple[str, str | None], ...] = ()
+    """The job's files that are missing (None) or have another SHA-256 here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortFact:
+    """What the master said of the ports that it was to try."""
+
+    free: int | None
+    taken: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found out, node by node in rank order; the first is the master."""
+
+    nodes: tuple[NodeFacts, ...]
+    port: PortFact
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all nodes are emulated on one machine, or there is only one."""
+        return len({n.machine for n in self.nodes}) == 1

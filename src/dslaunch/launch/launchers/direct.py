@@ -1,0 +1,77 @@
+"""The ranks themselves, with no launcher between them and the agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import Command, Var
+from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers._program import python_command
+from dslaunch.launch.plan import Process, World
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Pairs, Placement
+    from dslaunch.launch.job import Job
+
+
+class Direct:
+    """One process per rank, with the variables that torchrun would set.
+
+    TORCHELASTIC_USE_AGENT_STORE is not among them: there is no agent with a store, and rank 0
+    must open its own. Saves the import of torch in a launcher before the first rank starts.
+    """
+
+    summary = "every rank started by dslaunch itself; the fastest start"
+    rank_files = None
+
+    def check(self, world: World) -> None:
+        """Nothing to refuse: nodes may differ in slots."""
+
+    def processes(
+        self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+    ) -> tuple[Process, ...]:
+        """One process per slot; their output is read from them, so `logs` is not used."""
+        command = Command(python_command(interpreter(placement.node), job))
+        own = {name for name, _ in (*job.env, *placement.node.env)}
+        return tuple(
+            Process(
+                command,
+                env=tuple(
+                    pair
+                    for pair in rank_environment(placement, world, local_rank)
+                    if pair[0] not in own
+                ),
+                rank=rank,
+            )
+            for local_rank, rank in enumerate(placement.ranks)
+        )
+
+
+def rank_environment(placement: Placement, world: World, local_rank: int) -> Pairs:
+    """The variables of one rank, with torch's own values (torch 2.13,
+    distributed/elastic/agent/server/local_elastic_agent.py and distributed/run.py).
+    """
+    rank, local_size = placement.first_rank + local_rank, len(placement.slots)
+    pairs = (
+        ("MASTER_ADDR", world.rendezvous.address),
+        ("MASTER_PORT", world.rendezvous.port),
+        ("WORLD_SIZE", world.size),
+        ("RANK", rank),
+        ("LOCAL_RANK", local_rank),
+        ("LOCAL_WORLD_SIZE", local_size),
+        ("GROUP_RANK", placement.node_rank),
+        ("GROUP_WORLD_SIZE", world.node_count),
+        ("NODE_RANK", placement.node_rank),
+        ("ROLE_NAME", "default"),
+        ("ROLE_RANK", rank),
+        ("ROLE_WORLD_SIZE", world.size),
+        ("TORCHELASTIC_RESTART_COUNT", 0),
+        ("TORCHELASTIC_MAX_RESTARTS", 0),
+        ("TORCHELASTIC_RUN_ID", "none"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
+        *((("OMP_NUM_THREADS", 1),) if local_size > 1 else ()),
+    )
+    return tuple((name, str(value)) for name, value in pairs)
+
+
+LAUNCHER = Direct()

@@ -1,0 +1,62 @@
+"""Torch's launcher, one per node, with static rendezvous: node ranks are the allocation's order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import Command, Var, Word
+from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers._program import kind_flag, torch_positional
+from dslaunch.launch.plan import Process, RankFiles, World
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Placement
+    from dslaunch.launch.job import Job
+
+TORCH_RANK_FILES = RankFiles(
+    stdout="*/attempt_*/{local_rank}/stdout.log",
+    stderr="*/attempt_*/{local_rank}/stderr.log",
+    error="*/attempt_*/{local_rank}/error.json",
+)
+"""Torch's agent makes `<rendezvous id>_<random>/attempt_<n>/<local rank>/` (torch 2.13,
+distributed/elastic/multiprocessing/api.py)."""
+
+
+class Torchrun:
+    """`python -m torch.distributed.run` on every node.
+
+    Static rendezvous: the node with rank 0 holds the store, so that global rank 0 runs on the
+    master address; with c10d any node may become rank 0 (pytorch #137402).
+    """
+
+    summary = "one `torch.distributed.run` per node; for any script that torchrun would start"
+    rank_files = TORCH_RANK_FILES
+
+    def check(self, world: World) -> None:
+        """Nothing to refuse: each node's agent says how many ranks it has, so they may differ."""
+
+    def processes(
+        self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+    ) -> tuple[Process, ...]:
+        """The one agent of a node. An IPv6 address stands without brackets."""
+        redirects: tuple[Word, ...] = (("--log-dir=", logs), "--redirects=3") if logs else ()
+        return (
+            Process(
+                Command(
+                    (
+                        *(interpreter(placement.node), "-m", "torch.distributed.run"),
+                        f"--nnodes={world.node_count}",
+                        f"--nproc-per-node={len(placement.slots)}",
+                        f"--node-rank={placement.node_rank}",
+                        f"--master-addr={world.rendezvous.address}",
+                        f"--master-port={world.rendezvous.port}",
+                        *kind_flag(job, "--no-python"),
+                        *redirects,
+                        *torch_positional(job),
+                    )
+                )
+            ),
+        )
+
+
+LAUNCHER = Torchrun()

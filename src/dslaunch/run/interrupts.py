@@ -1,0 +1,55 @@
+"""Ctrl-C, TERM and a closed terminal, counted instead of thrown into whatever was going on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from types import FrameType, TracebackType
+from typing import Any
+
+from dslaunch.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOOK = 0.1
+
+
+class Interrupts:
+    """While entered, counts the user's wishes to end. The first asks, the second insists."""
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self.count = 0
+        self._wake = wake
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Interrupts:
+        self._before = [signal.signal(number, self._note) for number in _SIGNALS]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for number, handler in zip(_SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)
+
+    def wait(self, futures: list[Future[Any]], timeout: float) -> None:
+        """Wait until all are done, or for `timeout` seconds. Raises Interrupted."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self.check()
+            left = deadline - time.monotonic()
+            if left <= 0 or not wait(futures, min(_LOOK, left)).not_done:
+                return
+
+    def check(self) -> None:
+        """Raise Interrupted if the user wants to end."""
+        if self.count:
+            raise Interrupted("interrupted before the start")
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self._wake()
