@@ -56,9 +56,12 @@ def choose_route(facts: Facts) -> Route:
     """
     master, *others = facts.nodes
     loopback = {i.address for i in master.interfaces if i.loopback}
-    for address in (d.address for d in facts.nodes[-1].dialled):
-        if address in loopback and not facts.one_machine:
-            continue
+    addresses = [d.address for d in master.dialled]
+    if facts.one_machine:
+        addresses.sort(key=lambda address: address not in loopback)
+    else:
+        addresses = [address for address in addresses if address not in loopback]
+    for address in addresses:
         if all(_reached(node, address) for node in facts.nodes):
             return Route(address, _why_route(address, master, others, facts.one_machine))
     said = [f"{n.host}: {d.address}: {d.error}" for n in others for d in n.dialled if d.error]
@@ -117,11 +120,16 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
     return Rendezvous(route.address, port, interfaces), decisions
 
 
-def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool, Decision]:
-    """Whether all nodes see one directory at `path`, and why. Raises PlanError if that
-    contradicts the file."""
+def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | None, Decision]:
+    """Whether all nodes see one directory at `path`, and why; None: it could not be tested.
+
+    Raises PlanError if that contradicts the file, or checkpoints that it names cannot be written.
+    """
     views = [(node, directory_at(node, path)) for node in facts.nodes]
     broken = [f"{n.host}: {d.path}: {d.error}" for n, d in views if d.error]
+    if broken and cluster.storage.checkpoints is None:
+        why = f"not tested, since nothing can be written there: {broken[0]}"
+        return None, Decision("storage", path, why, assumed=True)
     if broken:
         raise PlanError(
             "\n".join(["checkpoints cannot be written", *broken]),
@@ -137,7 +145,7 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool, Deci
         )
     tested = "a file written by each node was seen by "
     why = tested + ("all" if shared else "itself alone" if _apart(views) else "some others only")
-    return shared, Decision("checkpoints", f"{path} ({'' if shared else 'not '}shared)", why)
+    return shared, Decision("storage", f"{path} is {'' if shared else 'not '}shared", why)
 
 
 def _apart(views: list[tuple[NodeFacts, Directory]]) -> bool:

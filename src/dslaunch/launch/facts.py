@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +82,15 @@ class Facts:
     def one_machine(self) -> bool:
         """Whether all nodes are emulated on one machine, or there is only one."""
         return len({n.machine for n in self.nodes}) == 1
+
+
+def facts_to_json(facts: Facts) -> str:
+    """Render facts as JSON, for a file."""
+    return json.dumps(asdict(facts), indent=1) + "\n"
+
+
+def facts_from_json(text: str) -> Facts:
+    """Read facts back. Raises pydantic's ValidationError, a ValueError, for anything else."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Facts).validate_json(text)

@@ -76,7 +76,7 @@ class Agent:
         self.selector.register(0, selectors.EVENT_READ, self.hear)
         self.selector.register(wake, selectors.EVENT_READ, lambda: self.woken(wake))
         self.post(frames.GREETING)
-        self.say({"event": "hello", **probe.answer({"identity": None}, home=self.home)["identity"]})
+        self.say({"event": "hello", **probe.identity(self.home)})
 
     def woken(self, wake: int) -> None:
         """A child ended, or a thread has an answer."""

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Answer = Dict[str, Any]
@@ -41,16 +40,15 @@ def absolute(path: str, home: str) -> str:
     return os.path.normpath(os.path.join(home, path))
 
 
-def _identity(_: Any, home: str) -> Answer:
+def identity(home: str) -> Answer:
+    """Who this node is."""
+    boot = _read("/proc/sys/kernel/random/boot_id")
     return {
         "hostname": socket.gethostname(),
         # two nodes that share kernel and network are one machine, whatever they are called
-        "machine": _read("/proc/sys/kernel/random/boot_id")
-        + " "
-        + os.readlink("/proc/self/ns/net"),
+        "machine": f"{boot} {os.readlink('/proc/self/ns/net')}",
         "python": sys.version.split()[0],
         "home": home,
-        "time": time.time(),
     }
 
 
@@ -291,7 +289,6 @@ QUESTIONS: Dict[str, Callable[[Any, str], Any]] = {
     "dial": _dial,
     "files": _files,
     "gpus": _gpus,
-    "identity": _identity,
     "interfaces": _interfaces,
     "interpreter": _interpreter,
     "listen": _listen,

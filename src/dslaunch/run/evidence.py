@@ -67,14 +67,18 @@ def gather(inquiry: Inquiry, sessions: list[Session], interrupts: Interrupts) ->
 
 
 def ask_all(
-    futures: list[Future[Any]], sessions: list[Session], interrupts: Interrupts
+    futures: list[Future[Any]],
+    sessions: list[Session],
+    interrupts: Interrupts,
+    *,
+    timeout: float = ANSWER_TIMEOUT,
 ) -> list[Any]:
     """Wait for every node's answer. Raises NodeError naming all that failed, Interrupted."""
-    interrupts.wait(futures, ANSWER_TIMEOUT)
+    interrupts.wait(futures, timeout)
     failures = []
     for session, future in zip(sessions, futures, strict=True):
         if not future.done():
-            why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+            why = f"no answer within {timeout:.0f} s"
             hint = "look for a hung file system or driver there"
             failures.append(NodeFailure(session.host, "timeout", why, hint))
         elif isinstance(error := future.exception(), LostError):

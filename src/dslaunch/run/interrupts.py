@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from types import FrameType, TracebackType
 from typing import Any
@@ -18,9 +17,8 @@ _LOOK = 0.1
 class Interrupts:
     """While entered, counts the user's wishes to end. The first asks, the second insists."""
 
-    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self._wake = wake
         self._before: list[Any] = []
 
     def __enter__(self) -> Interrupts:
@@ -31,7 +29,7 @@ class Interrupts:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        tb: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         for number, handler in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
@@ -52,4 +50,3 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
-        self._wake()

@@ -179,7 +179,7 @@ class Session:
             self.host,
             "noisy-shell" if self._noise else "protocol",
             f"the agent did not start (exit code {code}): {words or 'it said nothing'}",
-            hint="try the login by hand: a shell's start-up file may print, replace the shell or exit",
+            hint="try the login by hand: a shell's start-up file may print or exit",
         )
 
     def _lose(self, failure: NodeFailure) -> None:

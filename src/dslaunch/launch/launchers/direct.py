@@ -32,24 +32,19 @@ class Direct:
     ) -> tuple[Process, ...]:
         """One process per slot; their output is read from them, so `logs` is not used."""
         command = Command(python_command(interpreter(placement.node), job))
-        own = {name for name, _ in (*job.env, *placement.node.env)}
+        given = {name for name, _ in (*job.env, *placement.node.env)}
+        defaults = tuple(d for d in _defaults(placement) if d[0] not in given)
         return tuple(
-            Process(
-                command,
-                env=tuple(
-                    pair
-                    for pair in rank_environment(placement, world, local_rank)
-                    if pair[0] not in own
-                ),
-                rank=rank,
-            )
+            Process(command, (*rank_environment(placement, world, local_rank), *defaults), rank)
             for local_rank, rank in enumerate(placement.ranks)
         )
 
 
 def rank_environment(placement: Placement, world: World, local_rank: int) -> Pairs:
-    """The variables of one rank, with torch's own values (torch 2.13,
-    distributed/elastic/agent/server/local_elastic_agent.py and distributed/run.py).
+    """The variables that place one rank in the world; nobody's environment overrides them.
+
+    Torch's names and values (2.13, distributed/elastic/agent/server/local_elastic_agent.py),
+    and NODE_RANK, which many scripts read.
     """
     rank, local_size = placement.first_rank + local_rank, len(placement.slots)
     pairs = (
@@ -68,10 +63,14 @@ def rank_environment(placement: Placement, world: World, local_rank: int) -> Pai
         ("TORCHELASTIC_RESTART_COUNT", 0),
         ("TORCHELASTIC_MAX_RESTARTS", 0),
         ("TORCHELASTIC_RUN_ID", "none"),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", 1),
-        *((("OMP_NUM_THREADS", 1),) if local_size > 1 else ()),
     )
     return tuple((name, str(value)) for name, value in pairs)
+
+
+def _defaults(placement: Placement) -> Pairs:
+    """What torch sets only if nobody else does (2.13, the same file and distributed/run.py)."""
+    threads = (("OMP_NUM_THREADS", "1"),) if len(placement.slots) > 1 else ()
+    return (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), *threads)
 
 
 LAUNCHER = Direct()

@@ -1,0 +1,130 @@
+"""Folded node names, `node[01-04,07]`: expanded in the order in which they are written.
+
+The notation is that of ClusterShell's NodeSet and of SLURM, less their groups, operators and
+steps. ClusterShell sorts what it expands and builds a range before it can be counted; here the
+order decides ranks and pairs hosts with addresses, and a typing mistake must not fill the
+memory, so that expanding is done here and folding by ClusterShell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+LIMIT = 100_000
+"""The most names that one text may stand for."""
+
+_PART = re.compile(r"(?:[^,\[\]]++|\[[^\[\]]*+\])*+")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_FOLDABLE = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+class _Range(NamedTuple):
+    """The numbers from `first` to `last`, written with at least `width` digits."""
+
+    first: int
+    last: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def texts(self) -> list[str]:
+        return [f"{number:0{self.width}}" for number in range(self.first, self.last + 1)]
+
+
+def expand(folded: str) -> tuple[str, ...]:
+    """Give every name that `folded` stands for, in the order in which they are written.
+
+    Raises ValueError, with words for people, for a faulty notation or more than LIMIT names.
+    """
+    if not folded:
+        raise ValueError("the name is empty")
+    if "[" not in folded and "]" not in folded and "," not in folded:
+        return (folded,)
+    names: list[str] = []
+    for part in _parts(folded):
+        names += _expand_part(part)
+        if len(names) > LIMIT:
+            raise ValueError(_too_many(folded))
+    return tuple(names)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Write names in short, sorted and each once; what is no plain name follows as it is."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    given = dict.fromkeys(names)
+    plain = [name for name in given if _FOLDABLE.fullmatch(name)]
+    folded = [str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))] if plain else []
+    return ",".join([*folded, *(name for name in given if not _FOLDABLE.fullmatch(name))])
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Give the numbers of a list such as `0-3,7`, in the order in which they are written.
+
+    Raises ValueError, with words for people, for a faulty list or more than LIMIT numbers.
+    """
+    ranges = [_range(part, text) for part in text.split(",")]
+    if sum(each.size for each in ranges) > LIMIT:
+        raise ValueError(_too_many(text))
+    return tuple(n for each in ranges for n in range(each.first, each.last + 1))
+
+
+def _parts(folded: str) -> Iterator[str]:
+    """Split at the commas outside brackets, in one pass."""
+    start = 0
+    while True:
+        part = _PART.match(folded, start)
+        assert part is not None  # the pattern matches an empty text as well
+        end = part.end()
+        if end < len(folded) and folded[end] != ",":
+            raise ValueError(f"the brackets in {shortened(folded)} do not match")
+        if not part[0]:
+            raise ValueError(f"there is an empty name in {shortened(folded)}")
+        yield part[0]
+        if end == len(folded):
+            return
+        start = end + 1
+
+
+def _expand_part(part: str) -> list[str]:
+    pieces = _BRACKETS.split(part)
+    lists = [[_range(text, part) for text in inside.split(",")] for inside in pieces[1::2]]
+    if math.prod(sum(each.size for each in ranges) for ranges in lists) > LIMIT:
+        raise ValueError(_too_many(part))
+    choices = [
+        [literal + text for each in ranges for text in each.texts()]
+        for literal, ranges in zip(pieces[:-1:2], lists, strict=True)
+    ]
+    return ["".join(chosen) + pieces[-1] for chosen in itertools.product(*choices)]
+
+
+def _range(text: str, whole: str) -> _Range:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{shortened(text)} in {shortened(whole)} is no number and no range such as 1-4"
+        )
+    first, last = match[1], match[2] or match[1]
+    padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
+    if padded and len(first) != len(last):
+        raise ValueError(f"`{text}` in {shortened(whole)} has numbers of different length")
+    if int(last) < int(first):
+        raise ValueError(f"`{text}` in {shortened(whole)} runs backwards")
+    return _Range(int(first), int(last), len(first) if padded else 1)
+
+
+def _too_many(folded: str) -> str:
+    return f"{shortened(folded)} stands for more than {LIMIT:,} names"
+
+
+def shortened(value: object, limit: int = 60) -> str:
+    """Give `repr(value)`, cut to at most `limit` characters, for messages."""
+    text = repr(value[: limit * 2] if isinstance(value, str) else value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

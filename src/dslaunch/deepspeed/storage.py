@@ -1,0 +1,146 @@
+"""The DeepSpeed config that fits the storage: shared by all nodes, or each node's own. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dslaunch.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dslaunch.launch.command import Word
+
+OPTIONS = ("--deepspeed_config", "--deepscale_config", "--ds_config", "--ds_config_path")
+"""Options whose value is a config: DeepSpeed's own (0.19.8, __init__.py) and those that scripts
+commonly define. `-` and `_` count as equal."""
+SWITCH = "--deepspeed"
+"""A path in Hugging Face's arguments (transformers, training_args.py), a switch in DeepSpeed's."""
+SUFFIXES = (".json", ".hjson")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundConfig:
+    """Where in the arguments the DeepSpeed config is named."""
+
+    index: int
+    """Of the argument that holds the path."""
+    flag: str
+    path: str
+    joined: bool
+    """The argument is `--flag=path`."""
+
+
+def find_config(args: Sequence[Word]) -> FoundConfig | None:
+    """Find the path of the DeepSpeed config; the last one, as argparse does.
+
+    What follows `--deepspeed` is a path only if it ends in `.json` or `.hjson`, since in
+    scripts that follow DeepSpeed's own examples that option takes no value.
+    """
+    texts = [word if isinstance(word, str) else "" for word in args]
+    following = [*texts[1:], ""]
+    found = [
+        _at(i, text, after) for i, (text, after) in enumerate(zip(texts, following, strict=True))
+    ]
+    return next((config for config in reversed(found) if config), None)
+
+
+def _at(index: int, text: str, after: str) -> FoundConfig | None:
+    flag, equals, value = text.partition("=")
+    path = value if equals else after
+    if not flag.startswith("--") or not path or (not equals and path.startswith("-")):
+        return None
+    name = f"--{flag.removeprefix('--').replace('-', '_')}"
+    if name in OPTIONS or (name == SWITCH and path.endswith(SUFFIXES)):
+        return FoundConfig(index if equals else index + 1, flag, path, bool(equals))
+    return None
+
+
+def replace_config(args: Sequence[Word], found: FoundConfig, new: Word) -> tuple[Word, ...]:
+    """The arguments with another path for the config."""
+    word = new
+    if found.joined:
+        parts = (new,) if isinstance(new, str) else new
+        word = (f"{found.flag}=", *parts)
+    return (*args[: found.index], word, *args[found.index + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Localised:
+    """A config that fits the storage."""
+
+    text: str
+    change: str | None = None
+    """What was changed, for people; None: the text is as it was given."""
+
+
+def localise(text: str, shared: bool, name: str = "ds_config.json") -> Localised:
+    """Make `checkpoint.use_node_local_storage` say whether the checkpoints are `shared`.
+
+    Unset counts as false (DeepSpeed 0.19.8, runtime/config.py). On storage of its own, each
+    node must write its part (#2319); on shared storage, all nodes would write the same files.
+    The order of keys stays; comments of an HJSON config do not, where something changes.
+    Raises ConfigError, under the file's `name`, for what DeepSpeed could not read either.
+    """
+    config = parse(text, name)
+    checkpoint = config.setdefault("checkpoint", {})
+    if not isinstance(checkpoint, dict):
+        problem = Problem(name, 0, 0, "checkpoint", f"must be an object, found {checkpoint!r}")
+        raise ConfigError((problem,))
+    value = checkpoint.get("use_node_local_storage", False)
+    fits = not value if shared else value is True
+    if fits:
+        return Localised(text)
+    checkpoint["use_node_local_storage"] = not shared
+    why = "is shared by all nodes" if shared else "is each node's own"
+    change = f"checkpoint.use_node_local_storage: {json.dumps(not shared)}, since storage {why}"
+    return Localised(json.dumps(config, indent=2) + "\n", change)
+
+
+def parse(text: str, name: str) -> dict[str, Any]:
+    """Read a config as DeepSpeed does: JSON, or its looser form HJSON.
+
+    Raises ConfigError for broken text, with line and column, for a key that is there twice,
+    and for anything but an object.
+    """
+    config = _parse(text, name)
+    if not isinstance(config, dict):
+        raise ConfigError((Problem(name, 0, 0, "", "must be an object of settings"),))
+    return config
+
+
+def _parse(text: str, name: str) -> object:
+    import hjson
+
+    try:
+        return _read(text)
+    except _TwiceError as error:
+        raise ConfigError((Problem(name, 0, 0, str(error), "is there twice"),)) from None
+    except RecursionError:
+        raise ConfigError((Problem(name, 0, 0, "", "nested too deeply"),)) from None
+    except hjson.HjsonDecodeError as error:
+        message = error.msg[:1].lower() + error.msg[1:]
+        raise ConfigError((Problem(name, error.lineno, error.colno, "", message),)) from None
+
+
+def _read(text: str) -> object:
+    import hjson
+
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError:
+        return hjson.loads(text, object_pairs_hook=_unique)
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    config = dict(pairs)
+    if len(config) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise _TwiceError(next(key for key in names if names.count(key) > 1))
+    return config

@@ -1,0 +1,1 @@
+"""A plan as texts that people and other tools read."""

@@ -1,0 +1,58 @@
+"""A plan for people: what `dslaunch run --dry-run` prints. Made from the plan and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import exports, quote, shell_line
+from dslaunch.launch.plan import RUN_DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dslaunch.launch.plan import Decision, File, NodePlan, Plan
+
+
+def dry_run(plan: Plan) -> str:
+    """Everything that a run of the plan does, node by node.
+
+    Commands are shell lines as `Command.shell` quotes them; secrets show their names alone.
+    """
+    ranks = _counted(plan.world_size, "rank")
+    lines = [f"{plan.cluster}: {ranks} on {_counted(len(plan.nodes), 'node')}, {plan.launcher}"]
+    lines += _decisions(plan.decisions)
+    for node in plan.nodes:
+        lines += ["", *_node(node, plan.secrets)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _decisions(decisions: tuple[Decision, ...]) -> Iterator[str]:
+    what = max((len(d.what) for d in decisions), default=0)
+    value = max((len(d.value) for d in decisions), default=0)
+    for d in decisions:
+        assumed = "assumed: " if d.assumed else ""
+        yield f"  {d.what:{what}}  {d.value:{value}}  {assumed}{d.why}".rstrip()
+
+
+def _node(node: NodePlan, secrets: tuple[str, ...]) -> Iterator[str]:
+    slots = ",".join(map(str, node.slots))
+    last = node.first_rank + len(node.slots) - 1
+    yield f"# {node.host}: node {node.node_rank}, ranks {node.first_rank}-{last}, slots {slots}"
+    yield f"cd {quote(node.cwd)}"
+    yield from exports(node.env)
+    yield from (f"export {name}=***" for name in secrets)
+    for file in node.files:
+        yield from _file(file)
+    for process in node.processes:
+        if process.rank is not None:
+            yield f"# rank {process.rank}"
+        yield shell_line(process.command, env=process.env)
+
+
+def _file(file: File) -> Iterator[str]:
+    yield f"# file {quote((RUN_DIRECTORY, f'/{file.name}'))}"
+    yield from (f"#   {line}" for line in file.text.splitlines())
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,74 @@
+"""The command of DeepSpeed's own multi-node runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import Command, shell_line
+from dslaunch.launch.launchers._program import kind_flag, positional
+from dslaunch.render.formats.include import include
+from dslaunch.render.launch import Rendered
+from dslaunch.render.lines import directory
+from dslaunch.render.notes import (
+    argument_notes,
+    differing_notes,
+    export_notes,
+    secret_notes,
+    ssh_notes,
+)
+
+if TYPE_CHECKING:
+    from dslaunch.render.launch import Launch
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HOSTFILE = "hostfile"
+
+
+class DeepSpeed:
+    """One line for the machine from which DeepSpeed reaches the nodes with pdsh."""
+
+    summary = "the `deepspeed` command that starts all nodes through pdsh"
+
+    def render(self, launch: Launch) -> Rendered:
+        """The line, below a comment. Raises PlanError for a host that `--include` cannot name."""
+        env = tuple(
+            pair
+            for pair in launch.environment(launch.placements[0])
+            if pair[0] != "CUDA_VISIBLE_DEVICES"
+        )
+        line = shell_line(command(launch), env=env, cwd=directory(launch.decided.workdir))
+        notes = (
+            f"save what the format `hostfile` prints as `{HOSTFILE}` in the working directory",
+            *ssh_notes(launch),
+            *differing_notes(launch, "deepspeed"),
+            *export_notes(launch),
+            *argument_notes(launch),
+            *secret_notes(launch),
+        )
+        return Rendered(f"{line}\n", notes)
+
+
+def command(launch: Launch) -> Command:
+    """The runner's command. CUDA_VISIBLE_DEVICES is left to it: it takes the slots of `--include`.
+
+    With `--force_multi` for one node, since DeepSpeed else starts that node's part on the
+    machine where it is called (0.19.8, launcher/runner.py).
+    """
+    hosts = launch.allocation.hosts
+    alone = len(hosts) == 1 and hosts[0] not in LOOPBACK
+    return Command(
+        (
+            "deepspeed",
+            f"--hostfile={HOSTFILE}",
+            f"--include={include(launch.allocation)}",
+            f"--master_addr={launch.decided.rendezvous.address}",
+            f"--master_port={launch.decided.rendezvous.port}",
+            *(("--force_multi",) if alone else ()),
+            *kind_flag(launch.job, "--no_python"),
+            *(("--no_local_rank",) if launch.job.kind == "command" else ()),
+            *positional(launch.job),
+        )
+    )
+
+
+FORMAT = DeepSpeed()

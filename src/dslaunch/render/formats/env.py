@@ -1,0 +1,44 @@
+"""Export lines for ranks that are started by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import exports
+from dslaunch.render.launch import Rendered
+from dslaunch.render.notes import secret_notes
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Pairs, Placement
+    from dslaunch.render.launch import Launch
+
+
+class Env:
+    """What each node's shell needs; RANK and LOCAL_RANK are each process's own."""
+
+    summary = "`export` lines for each node's shell"
+
+    def render(self, launch: Launch) -> Rendered:
+        """Each node's lines below its name."""
+        lines = []
+        for placement in launch.placements:
+            ranks = f"ranks {placement.ranks[0]}-{placement.ranks[-1]}"
+            lines.append(f"# {placement.node.host}: {ranks}")
+            lines += exports((*launch.environment(placement), *_world(launch, placement)))
+        return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))
+
+
+def _world(launch: Launch, placement: Placement) -> Pairs:
+    rendezvous = launch.decided.rendezvous
+    pairs = (
+        ("MASTER_ADDR", rendezvous.address),
+        ("MASTER_PORT", rendezvous.port),
+        ("WORLD_SIZE", launch.world.size),
+        ("LOCAL_WORLD_SIZE", len(placement.slots)),
+        ("NNODES", launch.world.node_count),
+        ("NODE_RANK", placement.node_rank),
+    )
+    return tuple((name, str(value)) for name, value in pairs)
+
+
+FORMAT = Env()

@@ -1,0 +1,43 @@
+"""The value of DeepSpeed's `--include`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.errors import PlanError
+from dslaunch.render.launch import Rendered
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation
+    from dslaunch.render.launch import Launch
+
+
+class Include:
+    """`host:0,1@other:0,1`, with every slot named.
+
+    DeepSpeed 0.15.2 to 0.19 reads a host without slots as no slots at all (PR #6530, #8239).
+    """
+
+    summary = "the value of DeepSpeed's `--include`"
+
+    def render(self, launch: Launch) -> Rendered:
+        """One line. Raises PlanError for a host name that the grammar would split."""
+        return Rendered(f"{include(launch.allocation)}\n")
+
+
+def include(allocation: Allocation) -> str:
+    """The allocation in DeepSpeed's grammar.
+
+    Raises PlanError for a host with `@`, `:` or `,` in its name, such as an IPv6 address.
+    """
+    bad = [host for host in allocation.hosts if set(host) & set("@:,")]
+    if bad:
+        raise PlanError(
+            f"DeepSpeed's `--include` cannot name {', '.join(map(repr, bad))}: it splits at "
+            "`@`, `:` and `,`",
+            hint="call the node by a name, and put its address in `address:`; or use torchrun",
+        )
+    return "@".join(f"{p.node.host}:{','.join(map(str, p.slots))}" for p in allocation.placements)
+
+
+FORMAT = Include()

@@ -1,0 +1,65 @@
+"""An Open MPI hostfile and `mpirun` line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import Command, Word, activated
+from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers._program import python_command
+from dslaunch.render.launch import Rendered
+from dslaunch.render.lines import directory
+from dslaunch.render.notes import differing_notes, secret_notes, ssh_notes
+from dslaunch.render.templates import render
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Pairs
+    from dslaunch.render.launch import Launch
+
+HOSTFILE = "mpi_hostfile"
+AS_TORCH_NAMES_THEM = (
+    "export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK "
+    "WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
+    '&& exec "$@"'
+)
+"""Gives each rank torch's names for what Open MPI tells it, then becomes the program."""
+
+
+class Mpirun:
+    """A script that writes the hostfile and starts all ranks with Open MPI 4 or later."""
+
+    summary = "an Open MPI hostfile and the `mpirun` line for it"
+
+    def render(self, launch: Launch) -> Rendered:
+        """A shell script; its hostfile names the slots that are used, by count."""
+        nodes = [(p.node.host, len(p.slots)) for p in launch.placements]
+        text = render("mpirun.sh.j2", hostfile=HOSTFILE, nodes=nodes, command=command(launch))
+        notes = (
+            *ssh_notes(launch),
+            *differing_notes(launch, "mpirun"),
+            *secret_notes(launch),
+        )
+        return Rendered(text, notes)
+
+
+def command(launch: Launch) -> str:
+    """The line. `--map-by slot` fills node after node, so that ranks are in the plan's order."""
+    first = launch.placements[0].node
+    program = Command(python_command(interpreter(first), launch.job))
+    rendezvous = launch.decided.rendezvous
+    env: Pairs = (
+        ("MASTER_ADDR", rendezvous.address),
+        ("MASTER_PORT", str(rendezvous.port)),
+        *launch.environment(launch.placements[0]),
+    )
+    words: tuple[Word, ...] = (
+        *("mpirun", "-n", str(launch.world.size), "--hostfile", HOSTFILE),
+        *("--map-by", "slot", "--bind-to", "none", "--wdir", directory(launch.decided.workdir)),
+        *(word for name, value in env for word in ("-x", f"{name}={value}")),
+        *("bash", "-c", AS_TORCH_NAMES_THEM, "dslaunch"),
+        *activated(program, first.activate).argv,
+    )
+    return Command(words).shell()
+
+
+FORMAT = Mpirun()

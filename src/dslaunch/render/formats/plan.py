@@ -1,0 +1,26 @@
+"""The whole plan as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.plan import make_plan
+from dslaunch.launch.serialise import to_json
+from dslaunch.render.launch import Rendered
+
+if TYPE_CHECKING:
+    from dslaunch.render.launch import Launch
+
+
+class PlanFormat:
+    """What `dslaunch run` would do, for programs."""
+
+    summary = "the plan of `dslaunch run` as JSON"
+
+    def render(self, launch: Launch) -> Rendered:
+        """The plan. Raises PlanError as the job's launcher does."""
+        plan = make_plan(launch.allocation, launch.job, launch.decided, cluster=launch.cluster)
+        return Rendered(to_json(plan))
+
+
+FORMAT = PlanFormat()

@@ -1,0 +1,1 @@
+"""Runs and findings, for people and machines."""

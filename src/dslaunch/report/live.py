@@ -1,0 +1,185 @@
+"""A run as it happens: prefixed lines, a progress line, the reason of its end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from dslaunch.launch.plan import Decision, Plan
+from dslaunch.run.events import Event, Line
+from dslaunch.run.lines import without_colour
+from dslaunch.run.outcome import Outcome
+
+BAR = "│"
+_ERASE = "\r\x1b[K"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Which nodes got how far, as one line at the bottom of a terminal."""
+
+    total: int
+    connected: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
+
+    def note(self, event: Event) -> None:
+        """Count an event."""
+        reached: set[str] | None = {
+            "connected": self.connected,
+            "started": self.started,
+            "joined": self.joined,
+        }.get(event.kind)
+        if reached is not None and event.host is not None:
+            reached.add(event.host)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have met, and the line has nothing more to say."""
+        return len(self.joined) == self.total
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} {len(hosts)}/{self.total}"
+            for name, hosts in (
+                ("connected", self.connected),
+                ("started", self.started),
+                ("joined", self.joined),
+            )
+        ]
+        return "nodes: " + ", ".join(parts)
+
+
+class TerminalScreen:
+    """For people: ranks' lines on standard output and error, everything else on standard error."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        *,
+        nodes: int,
+        ranks: frozenset[int] | None = None,
+        quiet: bool = False,
+        colour: bool = False,
+        width: int = 80,
+    ) -> None:
+        self.out, self.err = out, err
+        self.ranks, self.quiet, self.colour = ranks, quiet, colour
+        self.progress = Progress(nodes)
+        self.live = err.isatty() and not quiet
+        self.width = width
+        self.ending = False
+
+    def line(self, line: Line) -> None:
+        """Show a line, unless it is a victim's after the run has failed."""
+        chosen = self.ranks is None or line.rank in self.ranks
+        if self.quiet or self.ending or not chosen:
+            return
+        text = line.text if self.colour else without_colour(line.text)
+        target = self.out if line.stream == "stdout" else self.err
+        self._write(target, f"{prefix(line)}{text}\n")
+
+    def event(self, event: Event) -> None:
+        """Move the progress line on; say what people must know at once."""
+        self.progress.note(event)
+        if event.kind == "stopping" and not self.quiet:
+            self.ending = "interrupted" not in (event.text or "")
+            self._write(self.err, f"dslaunch: {event.text}; ending all nodes\n")
+        self._redraw()
+
+    def plan(self, plan: Plan, directory: Path) -> None:
+        """Say in a few lines what was decided, and why."""
+        if self.quiet:
+            return
+        head = f"dslaunch: {plan.world_size} ranks on {len(plan.nodes)} nodes, {plan.launcher}"
+        text = "".join(f"{row}\n" for row in (head, *decision_rows(plan.decisions)))
+        self._write(self.err, f"{text}  run        {directory}\n")
+
+    def outcome(self, outcome: Outcome, directory: Path) -> None:
+        """Say how it ended: once, and at the very end."""
+        self._erase()
+        for row in outcome_rows(outcome, directory, brief=self.quiet):
+            self.err.write(f"{row}\n")
+        self.err.flush()
+
+    def _write(self, target: TextIO, text: str) -> None:
+        self._erase()
+        target.write(text)
+        target.flush()
+        self._redraw()
+
+    def _erase(self) -> None:
+        if self.live:
+            self.err.write(_ERASE)
+            self.err.flush()
+
+    def _redraw(self) -> None:
+        if self.live and not self.ending and not self.progress.complete:
+            self.err.write(f"{_ERASE}{str(self.progress)[: self.width - 1]}")
+            self.err.flush()
+
+
+class JsonScreen:
+    """For machines: one JSON object per line, events and output alike."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
+
+    def line(self, line: Line) -> None:
+        """A line of output."""
+        self._write({"kind": "output"} | asdict(line))
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        self._write(event.as_dict())
+
+    def plan(self, plan: Plan, directory: Path) -> None:
+        """What was decided."""
+        decisions = [asdict(d) for d in plan.decisions]
+        self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
+
+    def outcome(self, outcome: Outcome, directory: Path) -> None:
+        """How it ended."""
+        cause = outcome.cause.as_dict() if outcome.cause else None
+        self._write({"kind": "outcome"} | asdict(outcome) | {"cause": cause})
+
+    def _write(self, value: object) -> None:
+        self.out.write(json.dumps(value) + "\n")
+        self.out.flush()
+
+
+def prefix(line: Line) -> str:
+    """`node01:3│`, or `node01│` for what the node's launcher itself says."""
+    return f"{line.host}{BAR}" if line.rank is None else f"{line.host}:{line.rank}{BAR}"
+
+
+def decision_rows(decisions: tuple[Decision, ...]) -> list[str]:
+    """One row per decision: what, value, why."""
+    width = max([10, *(len(d.what) for d in decisions)])
+    return [
+        f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})"
+        for d in decisions
+    ]
+
+
+def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool) -> list[str]:
+    """How a run ended: the cause, what it wrote last, what to do, what may be left."""
+    if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
+        return [] if brief else [f"dslaunch: {outcome.message}"]
+    rows = [f"dslaunch: {outcome.message}"]
+    if outcome.last_lines and outcome.cause is not None:
+        rows.append("  it wrote last:")
+        rows += [f"    {without_colour(text)}" for text in outcome.last_lines]
+    if outcome.hint:
+        rows.append(f"  hint: {outcome.hint}")
+    if outcome.left:
+        rows.append(f"  could not be ended: {', '.join(outcome.left)}")
+    if outcome.unconfirmed:
+        hosts = ", ".join(outcome.unconfirmed)
+        rows.append(f"  not confirmed that nothing is left on: {hosts}")
+    else:
+        rows.append("  nothing of the run is left on any node" if not outcome.left else "")
+    return [*filter(None, rows), f"  logs: {directory / 'logs'}"]

@@ -1,0 +1,97 @@
+"""A program that runs as a process of this machine: the node itself, or an ssh client."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Mapping
+
+STDERR_KEPT = 64 * 1024
+PIECE = 256 * 1024
+
+
+class ProcessChannel:
+    """Bytes to and from a process, in a session of its own: a Ctrl-C in the terminal is ours."""
+
+    def __init__(
+        self, argv: list[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        self._errors = b""
+        self._drain = threading.Thread(target=self._keep_errors, daemon=True)
+        self._drain.start()
+
+    def read(self) -> bytes:
+        """Wait for some standard output; empty at its end."""
+        out = self._process.stdout
+        try:
+            return out.read(PIECE) or b"" if out else b""
+        except ValueError:  # closed by another thread
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """Send all of `data`. Raises OSError when nobody reads it any more."""
+        view = memoryview(data)
+        while view and self._process.stdin:
+            try:
+                view = view[self._process.stdin.write(view) or 0 :]
+            except ValueError:
+                raise BrokenPipeError("closed") from None
+
+    def close_input(self) -> None:
+        """Close its standard input."""
+        if self._process.stdin:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def close(self) -> None:
+        """Close its input and, if it does not leave by itself, end it."""
+        self.close_input()
+        if self.wait(0.5) is None:
+            self._process.terminate()
+        if self.wait(1) is None:
+            self._process.kill()
+            self._process.wait()
+        self._drain.join(0.5)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream and not self._drain.is_alive():
+                stream.close()
+
+    def wait(self, timeout: float) -> int | None:
+        """Its exit code, None if it has not ended within `timeout` seconds."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return 128 - code if code < 0 else code
+
+    def stderr(self) -> str:
+        """The last that it wrote to its standard error."""
+        if self._process.poll() is not None:
+            self._drain.join(1)
+        return self._errors.decode(errors="replace")
+
+    def _keep_errors(self) -> None:
+        source = self._process.stderr
+        while source and (data := os.read(source.fileno(), PIECE)):
+            self._errors = (self._errors + data)[-STDERR_KEPT:]
+
+
+def login_line(line: str) -> str:
+    """What any login shell is given so that a POSIX shell runs `line`. Raises ValueError for a
+    line that not every shell can carry."""
+    if "\n" in line or "\0" in line:
+        raise ValueError("a remote line holds no newline and no NUL")
+    return f"exec /bin/sh -c {shlex.quote(line)}"
