@@ -12,6 +12,7 @@ import typer
 
 from dslaunch.cli import options
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
+from dslaunch.cluster.model import Allocation
 from dslaunch.errors import UsageError
 
 Ranks = Annotated[
@@ -80,7 +81,7 @@ def parse_ranks(text: str | None) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def _print_plan(asked: options.Asked, allocation: options.Allocation) -> None:
+def _print_plan(asked: options.Asked, allocation: Allocation) -> None:
     from dslaunch.cli import ui
     from dslaunch.launch.assume import assume
     from dslaunch.launch.plan import make_plan
@@ -92,7 +93,7 @@ def _print_plan(asked: options.Asked, allocation: options.Allocation) -> None:
 
 def _run(
     asked: options.Asked,
-    allocation: options.Allocation,
+    allocation: Allocation,
     sync: bool,
     times: tuple[float, float],
     show: tuple[bool, bool, frozenset[int] | None],

@@ -42,7 +42,7 @@ def find_config(args: Sequence[Word]) -> FoundConfig | None:
     texts = [word if isinstance(word, str) else "" for word in args]
     following = [*texts[1:], ""]
     found = [
-        _at(i, text, after) for i, (text, after) in enumerate(zip(texts, following, strict=True))
+        _at(i, text, after) for i, (text, after) in enumerate(zip(texts, following, strict=False))
     ]
     return next((config for config in reversed(found) if config), None)
 

@@ -47,3 +47,8 @@ class Rendered:
     text: str
     notes: tuple[str, ...] = ()
     """For people, on standard error."""
+
+
+def ranks_of(first: int, count: int) -> str:
+    """Name a node's ranks: `rank 3`, `ranks 0-7`."""
+    return f"rank {first}" if count == 1 else f"ranks {first}-{first + count - 1}"

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
     from dslaunch.cluster.model import Node
     from dslaunch.render.launch import Launch
@@ -15,11 +15,13 @@ DEEPSPEED_EXPORTS = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
 """Beginnings of the names of variables that DeepSpeed's runner hands to other nodes (0.19.8,
 launcher/runner.py EXPORT_ENVS, and accelerator/cuda_accelerator.py)."""
 
-PER_NODE: dict[str, Callable[[Node], Hashable]] = {
+CONNECTION: dict[str, Callable[[Node], str | int | None]] = {
     "user": lambda node: node.user,
-    "SSH port": lambda node: node.port,
+    "port": lambda node: node.port,
     "key": lambda node: node.identity_file,
     "jump host": lambda node: node.jump,
+}
+START: dict[str, Callable[[Node], str | None]] = {
     "interpreter": lambda node: node.python,
     "activate line": lambda node: node.activate,
 }
@@ -36,7 +38,7 @@ def secret_notes(launch: Launch) -> tuple[str, ...]:
 def differing_notes(launch: Launch, tool: str) -> tuple[str, ...]:
     """Say in what the nodes differ, for a tool that treats all alike."""
     nodes = [p.node for p in launch.placements]
-    what = [name for name, of in PER_NODE.items() if len({of(node) for node in nodes}) > 1]
+    what = [name for name, of in START.items() if len({of(node) for node in nodes}) > 1]
     if len({launch.environment(p) for p in launch.placements}) > 1:
         what.append("environment")
     if not what:
@@ -46,8 +48,7 @@ def differing_notes(launch: Launch, tool: str) -> tuple[str, ...]:
 
 def ssh_notes(launch: Launch) -> tuple[str, ...]:
     """Say what ~/.ssh/config must hold for a tool that knows only host names."""
-    fields = list(PER_NODE.items())[:4]
-    what = [name for name, of in fields if any(of(p.node) for p in launch.placements)]
+    what = [name for name, of in CONNECTION.items() if any(of(p.node) for p in launch.placements)]
     if not what:
         return ()
     return (f"only ~/.ssh/config can tell it the nodes' {', '.join(what)}",)

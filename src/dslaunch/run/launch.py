@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Queue
+from typing import Protocol
 
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster, SecretSource
@@ -46,7 +47,7 @@ class Request:
     patience: Patience = field(default_factory=Patience)
 
 
-class Announcer(Screen):
+class Announcer(Screen, Protocol):
     """A screen that is also told of the plan before anything starts."""
 
     def plan(self, plan: Plan, directory: Path) -> None:

@@ -149,7 +149,7 @@ def localise_config(
     path = Path(os.path.join(cwd, found.path))  # noqa: PTH118 - an absolute path wins
     if not path.is_file():
         return job, (), ()
-    localised = localise(path.read_text("utf-8"), shared=shared, file=str(path))
+    localised = localise(path.read_text("utf-8"), shared, found.path)
     if localised.change is None:
         return job, (), (Decision("DeepSpeed config", found.path, "fits the storage as it is"),)
     new: tuple[str | Var, ...] = (RUN_DIRECTORY, f"/{DS_CONFIG}")

@@ -51,11 +51,13 @@ class DeepSpeed:
 def command(launch: Launch) -> Command:
     """The runner's command. CUDA_VISIBLE_DEVICES is left to it: it takes the slots of `--include`.
 
-    With `--force_multi` for one node, since DeepSpeed else starts that node's part on the
-    machine where it is called (0.19.8, launcher/runner.py).
+    One node needs `--force_multi`, since DeepSpeed else starts that node's part on the machine
+    where it is called; if it is that machine, `--no_ssh_check` (0.19.8, launcher/runner.py).
     """
-    hosts = launch.allocation.hosts
-    alone = len(hosts) == 1 and hosts[0] not in LOOPBACK
+    first, *others = launch.allocation.hosts
+    alone: tuple[str, ...] = ()
+    if not others:
+        alone = ("--no_ssh_check",) if first in LOOPBACK else ("--force_multi",)
     return Command(
         (
             "deepspeed",
@@ -63,7 +65,7 @@ def command(launch: Launch) -> Command:
             f"--include={include(launch.allocation)}",
             f"--master_addr={launch.decided.rendezvous.address}",
             f"--master_port={launch.decided.rendezvous.port}",
-            *(("--force_multi",) if alone else ()),
+            *alone,
             *kind_flag(launch.job, "--no_python"),
             *(("--no_local_rank",) if launch.job.kind == "command" else ()),
             *positional(launch.job),

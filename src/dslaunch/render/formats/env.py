@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import exports
-from dslaunch.render.launch import Rendered
+from dslaunch.render.launch import Rendered, ranks_of
 from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Env:
         """Each node's lines below its name."""
         lines = []
         for placement in launch.placements:
-            ranks = f"ranks {placement.ranks[0]}-{placement.ranks[-1]}"
+            ranks = ranks_of(placement.first_rank, len(placement.slots))
             lines.append(f"# {placement.node.host}: {ranks}")
             lines += exports((*launch.environment(placement), *_world(launch, placement)))
         return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))

@@ -1,0 +1,5 @@
+"""`python -m dslaunch`."""
+
+from dslaunch.cli.main import main
+
+main()

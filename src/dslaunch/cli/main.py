@@ -1,0 +1,65 @@
+"""The program: its commands, and the only place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from dslaunch import __version__
+from dslaunch.cli import init, nodes, options, render, run, schema, ui, validate
+from dslaunch.errors import DslaunchError
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(context_settings=options.SCRIPT_LAST)(run.run)
+app.command(context_settings=options.SCRIPT_LAST)(render.render)
+app.command()(nodes.nodes)
+app.command()(validate.validate)
+app.command()(init.init)
+app.command()(schema.schema)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        ui.result(f"dslaunch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Say more; -vv says all.")
+    ] = 0,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    """Launch multi-node DeepSpeed and PyTorch training from one cluster file."""
+    if verbose:
+        level = logging.INFO if verbose == 1 else logging.DEBUG
+        logging.basicConfig(level=level, format="%(name)s: %(message)s", stream=sys.stderr)
+
+
+def main() -> None:
+    """Run the program."""
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        app()
+    except DslaunchError as error:
+        ui.error(error)
+        sys.exit(error.exit_code)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C where nothing has been started yet: leave without a word."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,127 @@
+"""How runs end: always with the right cause and with nothing left. Every run here is checked by
+the fixture to have left no process behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dslaunch.run.supervisor import Patience
+
+if TYPE_CHECKING:
+    from conftest import Emulated
+
+BYSTANDERS_SLEEP = "import os, time\nrank = int(os.environ['RANK'])\n"
+
+
+def test_a_good_run_is_ok_and_says_what_its_ranks_said(emulated: Emulated) -> None:
+    seen = emulated.run("import os; print('I am', os.environ['RANK'])")
+    assert seen.outcome.exit_code == 0
+    assert [seen.text(rank) for rank in range(3)] == [["I am 0"], ["I am 1"], ["I am 2"]]
+
+
+def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulated) -> None:
+    script = f"{BYSTANDERS_SLEEP}if rank == 2:\n    import nowhere\ntime.sleep(60)"
+    seen = emulated.run(script)
+    assert seen.outcome.message == "rank 2 on n1 failed first: exit code 1"
+    assert seen.outcome.last_lines[-1] == "ModuleNotFoundError: No module named 'nowhere'"
+    assert "install nowhere" in seen.outcome.hint
+
+
+def test_a_failing_rank_gives_the_run_its_exit_code(emulated: Emulated) -> None:
+    seen = emulated.run(f"{BYSTANDERS_SLEEP}if rank == 1: raise SystemExit(42)\ntime.sleep(60)")
+    assert (seen.outcome.exit_code, seen.outcome.cause.rank) == (42, 1)
+
+
+def test_a_killed_rank_is_told_in_words(emulated: Emulated) -> None:
+    script = f"{BYSTANDERS_SLEEP}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    seen = emulated.run(script)
+    assert seen.outcome.exit_code == 137
+    assert "killed by SIGKILL (137), likely out of memory" in seen.outcome.message
+
+
+def test_the_others_end_within_seconds(emulated: Emulated) -> None:
+    began = time.monotonic()
+    emulated.run(f"{BYSTANDERS_SLEEP}if rank == 0: raise SystemExit(1)\ntime.sleep(60)")
+    assert time.monotonic() - began < 15
+
+
+def test_a_rank_that_ignores_being_asked_is_made_to_end(emulated: Emulated) -> None:
+    script = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if os.environ['RANK'] == '0':\n    time.sleep(0.5)\n    raise SystemExit(3)\ntime.sleep(60)"
+    )
+    seen = emulated.run(script, patience=Patience(grace=0.5))
+    assert seen.outcome.exit_code == 3
+    assert {e.signal for e in seen.events if e.kind == "exit" and e.rank in (1, 2)} == {9}
+
+
+def test_ranks_that_hang_at_exit_are_named_and_ended(emulated: Emulated) -> None:
+    script = (
+        f"{BYSTANDERS_SLEEP}import threading\n"
+        "if rank == 1: threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    )
+    seen = emulated.run(script, patience=Patience(grace=0.5, exit_timeout=2))
+    assert seen.outcome.exit_code == 1
+    assert seen.outcome.message == "rank 1 on n0: still there 2 s after others had ended well"
+
+
+DAEMON = """\
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        {forget}
+        time.sleep(60)
+    os._exit(0)
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize(
+    "forget", ["pass", "os.execve('/bin/sleep', ['sleep', '60'], {})"], ids=["tagged", "untagged"]
+)
+def test_a_process_that_detaches_itself_does_not_outlive_the_run(
+    emulated: Emulated, forget: str
+) -> None:
+    began = time.monotonic()
+    seen = emulated.run(DAEMON.format(forget=forget))
+    assert seen.outcome.exit_code == 0
+    assert time.monotonic() - began < 20
+    assert sleeping_children() == []
+
+
+def sleeping_children() -> list[int]:
+    from dslaunch.node import processes
+
+    return [
+        pid for pid in processes.pids()
+        if processes.environment(pid) == {} and _argv(pid) == [b"sleep", b"60", b""]
+    ]  # fmt: skip
+
+
+def _argv(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def test_a_program_that_is_not_there_is_said_so(emulated: Emulated) -> None:
+    seen = emulated.run("", program="/nowhere/prog", kind="command")
+    assert seen.outcome.exit_code == 127
+    assert "could not start: /nowhere/prog: No such file or directory" in seen.outcome.message
+
+
+def test_the_output_of_victims_is_in_their_logs(emulated: Emulated) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "def end(*_):\n    print('cleaning up'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "if os.environ['RANK'] == '0':\n    time.sleep(0.5)\n    sys.exit(1)\ntime.sleep(60)"
+    )
+    seen = emulated.run(script)
+    assert (seen.directory / "logs" / "n1.2.log").read_text() == "cleaning up\n"

@@ -1,0 +1,135 @@
+"""What goes through unchanged: arguments, environment, output, files; and what never shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dslaunch.cluster.model import SecretSource
+from dslaunch.errors import PlanError, PreflightError, UsageError
+
+if TYPE_CHECKING:
+    from conftest import Emulated
+
+ECHO = (
+    "import json, os, sys\n"
+    "if os.environ['RANK'] == '0':\n"
+    "    print(json.dumps([[os.fsencode(a).hex() for a in sys.argv[1:]], os.environ.get('V')]))\n"
+)
+NASTY = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30
+) | st.sampled_from(
+    ["", " ", "$HOME", "`id`", "a\nb", "'", '"', "\\", "*", "--", "-x", "é", "%n", "$$"]
+)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(NASTY, max_size=4), NASTY)
+def test_arguments_and_environment_arrive_unchanged(
+    emulated: Emulated, args: list[str], value: str
+) -> None:
+    seen = emulated.run(ECHO, *args, slots=(1,), env=(("V", value),))
+    found, variable = json.loads(seen.text(0)[0])
+    assert [bytes.fromhex(a).decode() for a in found] == args
+    assert variable == value
+
+
+def test_an_argument_of_100_kilobytes_arrives(emulated: Emulated) -> None:
+    script = "import sys; print(len(sys.argv[1]))"
+    assert emulated.run(script, "x" * 100_000, slots=(1,)).text(0) == ["100000"]
+
+
+def test_no_line_is_lost_or_reordered_within_a_rank(emulated: Emulated) -> None:
+    script = "import os, sys\nr = os.environ['RANK']\nfor i in range(20000): print(r, i)\n"
+    seen = emulated.run(script)
+    for rank in range(3):
+        assert seen.text(rank) == [f"{rank} {i}" for i in range(20000)]
+
+
+def test_a_secret_is_in_the_process_and_nowhere_else(emulated: Emulated, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cr3t-value\n")
+    script = "import os; t = os.environ['TOKEN']; print(len(t), t)"
+    seen = emulated.run(
+        script, slots=(1,), secrets=(SecretSource("TOKEN", str(tmp_path / "token")),)
+    )
+    assert seen.text(0) == ["12 ***"]
+    for path in seen.directory.rglob("*"):
+        assert path.is_dir() or b"s3cr3t-value" not in path.read_bytes()
+
+
+def test_a_secret_that_is_not_to_be_had_is_said_before_anything_starts(emulated: Emulated) -> None:
+    with pytest.raises(UsageError, match="secret NOPE is not set in your environment"):
+        emulated.run("", secrets=(SecretSource("NOPE"),))
+
+
+def test_the_scripts_directory_is_shipped_to_nodes_that_do_not_share_it(emulated: Emulated) -> None:
+    (emulated.path / "lib.py").write_text("WORD = 'shipped'")
+    seen = emulated.run("import lib, os; print(lib.WORD, os.getcwd())")
+    home = Path(os.environ["DSLAUNCH_STATE"]) / "emulated" / "test"
+    assert seen.text(0) == [f"shipped {home}/n0/work"]
+    assert seen.text(2) == [f"shipped {home}/n1/work"]
+
+
+def test_what_is_there_already_is_not_shipped_again(emulated: Emulated) -> None:
+    emulated.run("pass")
+    seen = emulated.run("pass")
+    assert [d.value for d in seen.plan_.decisions if d.what == "code"] == [
+        "work is the same everywhere"
+    ]
+
+
+def test_without_sync_a_difference_is_refused(emulated: Emulated) -> None:
+    with pytest.raises(PlanError, match=r"is not the same on n0, n1: job\.py"):
+        emulated.run("pass", sync=False)
+
+
+def test_a_deepspeed_config_is_told_that_nothing_is_shared(emulated: Emulated) -> None:
+    original = '{"train_batch_size": 8}'
+    (emulated.path / "ds.json").write_text(original)
+    script = "import json, sys; print(json.load(open(sys.argv[2])))"
+    seen = emulated.run(script, "--deepspeed", "ds.json")
+    assert seen.text(0) == [
+        "{'train_batch_size': 8, 'checkpoint': {'use_node_local_storage': True}}"
+    ]
+    assert (emulated.path / "ds.json").read_text() == original
+
+
+def test_a_deepspeed_config_stays_as_it_is_where_storage_is_shared(emulated: Emulated) -> None:
+    (emulated.path / "ds.json").write_text('{"train_batch_size": 8}')
+    script = "import sys; print(sys.argv[2])"
+    seen = emulated.run(script, "--deepspeed", "ds.json", workdir=None)
+    assert seen.text(0) == ["ds.json"]
+
+
+def test_a_script_that_is_nowhere_is_refused(emulated: Emulated) -> None:
+    with pytest.raises(PlanError, match=r"script 'gone\.py' is neither here nor on n0, n1"):
+        emulated.run("", program="gone.py")
+
+
+def test_progress_bars_end_in_their_last_state(emulated: Emulated) -> None:
+    script = "import sys\nfor i in range(1000): sys.stdout.write(f'\\r{i}')\nprint()"
+    assert emulated.run(script, slots=(1,)).text(0)[-1] == "999"
+
+
+def test_the_node_directory_is_gone_afterwards(emulated: Emulated) -> None:
+    seen = emulated.run("import os; print(os.environ['DSLAUNCH_NODE_DIR'])", slots=(1,))
+    assert not Path(seen.text(0)[0]).exists()
+
+
+def test_a_taken_port_is_refused_with_the_port(emulated: Emulated) -> None:
+    import socket
+
+    from dslaunch.cluster.model import Network
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PreflightError, match=f"port {port} cannot be used"):
+            emulated.run("", network=Network(master_port=port))

@@ -1,0 +1,139 @@
+"""Finding the DeepSpeed config among arguments, and fitting it to the storage."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.deepspeed.storage import FoundConfig, find_config, localise, replace_config
+from dslaunch.errors import ConfigError
+from dslaunch.launch.command import Var, Word
+
+NEW: Word = (Var("DSLAUNCH_NODE_DIR"), "/ds_config.json")
+LOCAL = '{"checkpoint": {"use_node_local_storage": true}}'
+
+
+@pytest.mark.parametrize(
+    ("args", "index", "path"),
+    [
+        (("--deepspeed", "ds.json"), 1, "ds.json"),
+        (("--deepspeed=ds.json",), 0, "ds.json"),
+        (("--deepspeed_config", "conf/ds"), 1, "conf/ds"),
+        (("--deepspeed-config=conf/ds",), 0, "conf/ds"),
+        (("--deepspeed", "--deepspeed_config", "a.json"), 2, "a.json"),
+        (("--ds_config", "a.json"), 1, "a.json"),
+        (("--ds-config-path=a.json",), 0, "a.json"),
+        (("--deepspeed_config=a", "--lr", "1", "--deepspeed_config", "b"), 4, "b"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_config_is_found(args: tuple[str, ...], index: int, path: str) -> None:
+    found = find_config(args)
+    assert found is not None
+    assert (found.index, found.path) == (index, path)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--lr", "1"),
+        ("--deepspeed",),
+        ("--deepspeed", "data/"),
+        ("--deepspeed", "--lr"),
+        ("--deepspeed_config",),
+        ("--deepspeed_config", "--lr"),
+        ("--deepspeed_config=",),
+        ("ds_config=a.json",),
+        ("deepspeed", "a.json"),
+        ("--deepspeed_config", NEW),
+    ],
+    ids=lambda args: " ".join(map(str, args)) or "none",
+)
+def test_what_is_no_config_is_not_taken_for_one(args: tuple[Word, ...]) -> None:
+    assert find_config(args) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("a", "--deepspeed", "ds.json", "b"), ("a", "--deepspeed", NEW, "b")),
+        (
+            ("a", "--deepspeed=ds.json", "b"),
+            ("a", ("--deepspeed=", Var("DSLAUNCH_NODE_DIR"), "/ds_config.json"), "b"),
+        ),
+    ],
+    ids=["apart", "joined"],
+)
+def test_a_config_is_replaced_where_it_was(
+    args: tuple[str, ...], expected: tuple[Word, ...]
+) -> None:
+    found = find_config(args)
+    assert isinstance(found, FoundConfig)
+    assert replace_config(args, found, NEW) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shared", "value"),
+    [
+        ("{}", False, True),
+        ('{"checkpoint": {"use_node_local_storage": false}}', False, True),
+        ('{"checkpoint": {"use_node_local_storage": "true"}}', False, True),
+        (LOCAL, True, False),
+        ('{"checkpoint": {"use_node_local_storage": "false"}}', True, False),
+    ],
+    ids=["unset", "false", "text that is true", "true", "text that is true, too"],
+)
+def test_the_config_is_made_to_fit_the_storage(text: str, shared: bool, value: bool) -> None:
+    localised = localise(text, shared)
+    assert json.loads(localised.text)["checkpoint"]["use_node_local_storage"] is value
+    assert localised.change is not None
+    assert f"use_node_local_storage: {json.dumps(value)}" in localised.change
+
+
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [("{ }", True), (LOCAL, False), ('{"checkpoint": {"use_node_local_storage": false}}', True)],
+    ids=["unset", "true", "false"],
+)
+def test_a_config_that_fits_stays_as_it_is(text: str, shared: bool) -> None:
+    localised = localise(text, shared)
+    assert (localised.text, localised.change) == (text, None)
+
+
+@given(
+    st.dictionaries(st.text(), st.none() | st.integers() | st.floats(allow_nan=False) | st.text())
+)
+def test_other_settings_and_their_order_stay(config: dict[str, object]) -> None:
+    config.pop("checkpoint", None)
+    changed = json.loads(localise(json.dumps(config), shared=False).text)
+    assert list(changed.items())[:-1] == list(config.items())
+
+
+def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them() -> None:
+    text = "{\n  # why\n  zero_optimization: {stage: 3,},\n  'train_batch_size': 8,\n}"
+    assert json.loads(localise(text, shared=False).text) == {
+        "zero_optimization": {"stage": 3},
+        "train_batch_size": 8,
+        "checkpoint": {"use_node_local_storage": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n  "a": {\n', r"^ds\.json:\d+:\d+: "),
+        ("[1]", r"^ds\.json: must be an object of settings"),
+        ('{"checkpoint": 1}', r"^ds\.json: checkpoint: must be an object, found 1"),
+        ('{"a": 1, "a": 2}', r"^ds\.json: a: is there twice"),
+        ("{a: 1, a: 2}", r"^ds\.json: a: is there twice"),
+        ('{"a":' * 100_000, r"^ds\.json: nested too deeply"),
+    ],
+    ids=["cut", "list", "checkpoint", "twice", "twice in hjson", "deep"],
+)
+def test_a_config_that_deepspeed_could_not_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        localise(text, shared=True, name="ds.json")

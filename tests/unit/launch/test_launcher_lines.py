@@ -1,0 +1,234 @@
+"""The commands that launchers make, and how arguments travel in them."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import string
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dslaunch.cluster.model import Allocation, Node
+from dslaunch.errors import PlanError, UsageError
+from dslaunch.launch import launchers
+from dslaunch.launch.command import Command, Var, Word
+from dslaunch.launch.job import Job, Kind
+from dslaunch.launch.launchers._program import positional, without_macros
+from dslaunch.launch.plan import Process, RankFiles, Rendezvous, World
+
+ARGUMENT = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+) | st.sampled_from(
+    ["--", "-", "$$", "${local_rank}", "$local_rank", "a b", "it's", '"', "`id`", "\n", "", "é☃"]
+)
+ARGUMENTS = st.lists(ARGUMENT, max_size=6).map(tuple)
+RENDEZVOUS = Rendezvous("10.0.0.1", 29500)
+
+
+def world(*slots: tuple[int, ...], rendezvous: Rendezvous = RENDEZVOUS) -> World:
+    nodes = [Node(f"gpu{i:02}", tuple(range(8))) for i in range(1, len(slots) + 1)]
+    return World(Allocation.of(list(zip(nodes, slots, strict=True))), rendezvous)
+
+
+def started(
+    launcher: str, job: Job, of: World, node: int = 0, logs: Var | None = None
+) -> tuple[Process, ...]:
+    return launchers.get(launcher).processes(of.allocation.placements[node], of, job, logs=logs)
+
+
+def argv(launcher: str, job: Job, of: World, node: int = 0) -> tuple[Word, ...]:
+    return started(launcher, job, of, node)[0].command.argv
+
+
+TWO_BY_TWO = world((0, 1), (0, 1))
+
+
+def test_torchrun_says_where_the_node_stands_in_the_world() -> None:
+    assert argv("torchrun", Job("train.py", ("--lr", "1e-4")), TWO_BY_TWO, node=1) == (
+        *("python3", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"),
+        *("--node-rank=1", "--master-addr=10.0.0.1", "--master-port=29500"),
+        *("train.py", "--lr", "1e-4"),
+    )
+
+
+def test_each_node_says_its_own_number_of_slots() -> None:
+    uneven = world((0, 1, 2, 3), (5,))
+    counts = [argv("torchrun", Job("train.py"), uneven, node)[4] for node in range(2)]
+    assert counts == ["--nproc-per-node=4", "--nproc-per-node=1"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "option"),
+    [
+        ("torchrun", "--master-addr=fd00::1"),
+        ("deepspeed", "--master_addr=fd00::1"),
+        ("accelerate", "--main_process_ip=fd00::1"),
+    ],
+)
+def test_an_ipv6_address_stands_without_brackets(launcher: str, option: str) -> None:
+    meet = Rendezvous("fd00::1", 29500)
+    assert option in argv(launcher, Job("train.py"), world((0, 1), (0, 1), rendezvous=meet))
+
+
+@pytest.mark.parametrize("name", launchers.names())
+def test_the_nodes_own_interpreter_runs_the_job(name: str) -> None:
+    node = Node("gpu01", (0, 1), python="~/venv/bin/python")
+    own = World(Allocation.of([(node, (0, 1))]), RENDEZVOUS)
+    assert argv(name, Job("train.py"), own)[0] == (Var("HOME"), "/venv/bin/python")
+
+
+@pytest.mark.parametrize("name", launchers.names())
+def test_a_script_that_is_called_like_an_option_is_given_as_a_path(name: str) -> None:
+    words = argv(name, Job("--train.py"), TWO_BY_TWO)
+    assert "./--train.py" in words
+    assert "--train.py" not in words
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flag"),
+    [("torchrun", "--no-python"), ("deepspeed", "--no_python"), ("accelerate", "--no_python")],
+)
+def test_a_command_is_started_without_python(launcher: str, flag: str) -> None:
+    assert flag in argv(launcher, Job("nsys", ("profile",), kind="command"), TWO_BY_TWO)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate"])
+def test_a_module_is_started_as_one(launcher: str) -> None:
+    assert argv(launcher, Job("my.train", kind="module"), TWO_BY_TWO)[-2:] != ("-m", "my.train")
+    assert "--module" in argv(launcher, Job("my.train", kind="module"), TWO_BY_TWO)
+
+
+def test_only_a_command_goes_without_deepspeeds_local_rank() -> None:
+    assert "--no_local_rank" in argv("deepspeed", Job("env", kind="command"), TWO_BY_TWO)
+    assert "--no_local_rank" not in argv("deepspeed", Job("train.py"), TWO_BY_TWO)
+
+
+def test_deepspeed_is_told_every_slot_of_every_node_in_rank_order() -> None:
+    words = argv("deepspeed", Job("train.py"), world((2, 3), (0,)))
+    (option,) = (w for w in words if isinstance(w, str) and w.startswith("--world_info="))
+    told = json.loads(base64.urlsafe_b64decode(option.partition("=")[2]))
+    assert list(told.items()) == [("gpu01", [2, 3]), ("gpu02", [0])]
+
+
+def test_deepspeed_refuses_a_world_whose_map_is_longer_than_an_argument_may_be() -> None:
+    launchers.get("deepspeed").check(world(*[tuple(range(8))] * 1000))
+    with pytest.raises(PlanError, match="131071") as caught:
+        launchers.get("deepspeed").check(world(*[tuple(range(8))] * 4000))
+    assert "torchrun" in str(caught.value.hint)
+
+
+def test_accelerate_refuses_nodes_that_differ_in_slots() -> None:
+    with pytest.raises(PlanError, match="gpu01 has 2 slots and gpu02 1 slot") as caught:
+        launchers.get("accelerate").check(world((0, 1), (3,)))
+    assert "torchrun" in str(caught.value.hint)
+
+
+def test_accelerate_tells_every_node_the_ranks_of_all() -> None:
+    words = argv("accelerate", Job("train.py"), TWO_BY_TWO, node=1)
+    assert {"--num_processes=4", "--num_machines=2", "--machine_rank=1", "--multi_gpu"} < set(words)
+
+
+def test_accelerate_runs_a_single_rank_as_the_process_itself() -> None:
+    (process,) = started("accelerate", Job("train.py"), world((3,)), logs=Var("LOGS"))
+    assert process.rank == 0
+    assert "--multi_gpu" not in process.command.argv
+
+
+@pytest.mark.parametrize(
+    ("launcher", "word"),
+    [
+        ("torchrun", ("--log-dir=", Var("LOGS"))),
+        ("deepspeed", ("--enable_each_rank_log=", Var("LOGS"))),
+        ("accelerate", ("--log_dir=", Var("LOGS"))),
+    ],
+)
+def test_ranks_write_files_only_when_asked_to(launcher: str, word: Word) -> None:
+    (asked,) = started(launcher, Job("train.py"), TWO_BY_TWO, logs=Var("LOGS"))
+    assert word in asked.command.argv
+    assert word not in argv(launcher, Job("train.py"), TWO_BY_TWO)
+    assert isinstance(launchers.get(launcher).rank_files, RankFiles)
+
+
+def test_direct_starts_one_process_per_slot_with_the_ranks_of_the_plan() -> None:
+    processes = started("direct", Job("train.py"), world((0,), (4, 6)), node=1)
+    assert [p.rank for p in processes] == [1, 2]
+    env = [dict(p.env) for p in processes]
+    assert [(e["RANK"], e["LOCAL_RANK"], e["GROUP_RANK"]) for e in env] == [
+        ("1", "0", "1"),
+        ("2", "1", "1"),
+    ]
+    assert {e["WORLD_SIZE"] for e in env} == {"3"}
+    assert processes[0].command.argv == ("python3", "-u", "train.py")
+
+
+def test_direct_promises_no_store_of_an_agent() -> None:
+    (process,) = started("direct", Job("train.py"), world((0,)))
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in dict(process.env)
+
+
+@pytest.mark.parametrize(
+    ("slots", "given_env", "expected"),
+    [((0,), (), None), ((0, 1), (), "1"), ((0, 1), (("OMP_NUM_THREADS", "6"),), None)],
+    ids=["one rank", "two ranks", "set by the user"],
+)
+def test_direct_limits_threads_as_torchrun_does(
+    slots: tuple[int, ...], given_env: tuple[tuple[str, str], ...], expected: str | None
+) -> None:
+    process = started("direct", Job("train.py", env=given_env), world(slots))[0]
+    assert dict(process.env).get("OMP_NUM_THREADS") == expected
+
+
+def test_no_variable_of_the_user_moves_a_rank() -> None:
+    process = started("direct", Job("train.py", env=(("RANK", "7"),)), world((0, 1)))[1]
+    assert dict(process.env)["RANK"] == "1"
+
+
+@settings(max_examples=60, deadline=None)
+@given(args=ARGUMENTS, name=st.sampled_from(launchers.names()))
+def test_a_posix_shell_starts_the_launcher_with_the_very_words(
+    args: tuple[str, ...], name: str
+) -> None:
+    command: Command = started(name, Job("train.py", args), TWO_BY_TWO)[0].command
+    script = f'set -- {command.shell()}\nprintf "%s\\0" "$@"'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == command.expand({})
+
+
+@given(args=ARGUMENTS)
+def test_torchs_substitution_gives_back_what_was_meant(args: tuple[str, ...]) -> None:
+    sent = without_macros(args)
+    arrived = tuple(string.Template(str(word)).safe_substitute(local_rank="3") for word in sent)
+    assert arrived == args
+
+
+def test_a_variable_of_the_node_stays_one_through_torchs_substitution() -> None:
+    assert without_macros((("--c=$", Var("D"), "/x"),)) == (("--c=$$", Var("D"), "/x"),)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"), [("train.py", "script"), ("-c.py", "script"), ("-c", "command")]
+)
+@given(args=ARGUMENTS)
+def test_argparse_hands_all_arguments_on(program: str, kind: Kind, args: tuple[str, ...]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nnodes")
+    parser.add_argument("program")
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    read = parser.parse_args(list(map(str, positional(Job(program, args, kind=kind)))))
+    assert read.program.removeprefix("./") == program
+    assert tuple(read.rest) == args
+
+
+def test_a_misspelt_launcher_gets_the_right_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        launchers.get("torchrn")
+    assert caught.value.hint == "did you mean `torchrun`?"
+
+
+@pytest.mark.parametrize("name", launchers.names())
+def test_every_launcher_says_in_one_line_when_to_choose_it(name: str) -> None:
+    assert 20 < len(launchers.get(name).summary) < 100

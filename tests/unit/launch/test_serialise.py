@@ -1,0 +1,96 @@
+"""Plans as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.errors import ConfigError
+from dslaunch.launch.command import Command, Var
+from dslaunch.launch.plan import (
+    Decision,
+    File,
+    NodePlan,
+    Plan,
+    Process,
+    RankFiles,
+    Rendezvous,
+)
+from dslaunch.launch.serialise import from_json, to_json
+
+TEXT = st.text(max_size=12)
+PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple)
+NUMBER = st.integers(0, 2**31)
+WORD = TEXT | st.lists(TEXT | st.builds(Var, TEXT), max_size=3).map(tuple)
+COMMAND = st.builds(Command, st.lists(WORD, max_size=4).map(tuple))
+PROCESS = st.builds(Process, COMMAND, PAIRS, st.none() | NUMBER)
+FILES = st.none() | st.builds(RankFiles, TEXT, st.none() | TEXT, st.none() | TEXT)
+NODE = st.builds(
+    NodePlan,
+    host=TEXT,
+    node_rank=NUMBER,
+    slots=st.lists(NUMBER, max_size=3).map(tuple),
+    first_rank=NUMBER,
+    cwd=TEXT,
+    env=PAIRS,
+    processes=st.lists(PROCESS, max_size=2).map(tuple),
+    rank_files=FILES,
+    files=st.lists(st.builds(File, TEXT, TEXT), max_size=2).map(tuple),
+)
+PLAN = st.builds(
+    Plan,
+    cluster=TEXT,
+    launcher=TEXT,
+    world_size=NUMBER,
+    rendezvous=st.builds(Rendezvous, TEXT, NUMBER, PAIRS),
+    nodes=st.lists(NODE, max_size=2).map(tuple),
+    secrets=st.lists(TEXT, max_size=2).map(tuple),
+    decisions=st.lists(st.builds(Decision, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
+)
+
+
+@given(plan=PLAN)
+def test_a_plan_comes_back_equal(plan: Plan) -> None:
+    assert from_json(to_json(plan)) == plan
+
+
+@given(plan=PLAN)
+def test_a_plan_that_came_back_is_written_in_the_same_bytes(plan: Plan) -> None:
+    assert to_json(from_json(to_json(plan))) == to_json(plan)
+
+
+def small(name: str) -> Plan:
+    return Plan(name, "direct", 0, Rendezvous("a", 1), ())
+
+
+def test_a_name_that_is_not_utf8_comes_back() -> None:
+    plan = small("caf\udce9")
+    assert from_json(to_json(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("{", "p.json:1:2"), ("", "p.json:1:1"), ('{"a": 1}\n}', "p.json:2:1")],
+    ids=["cut", "empty", "extra"],
+)
+def test_text_that_is_not_json_is_refused_with_its_place(text: str, place: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{place}: not JSON"):
+        from_json(text, "p.json")
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        from_json("[" * 200_000)
+
+
+def test_all_that_is_wrong_in_a_plan_is_said_at_once() -> None:
+    data = json.loads(to_json(small("a")))
+    data["world_size"] = "many"
+    data["rendezvous"]["port"] = None
+    del data["nodes"]
+    with pytest.raises(ConfigError) as caught:
+        from_json(json.dumps(data))
+    assert {p.path for p in caught.value.problems} == {"world_size", "rendezvous.port", "nodes"}

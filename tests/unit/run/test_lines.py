@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.run.lines import LONGEST, Lines, Redactor, printable, without_colour
+
+
+def split(*pieces: bytes, now: float = 0.0) -> list[bytes]:
+    lines = Lines()
+    found = [line for piece in pieces for line in lines.feed(piece, now)]
+    return [*found, *lines.rest()]
+
+
+@given(
+    st.lists(st.binary().map(lambda b: b.replace(b"\r", b"").replace(b"\n", b"")), min_size=1),
+    st.lists(st.integers(0, 200)),
+)
+def test_lines_do_not_depend_on_how_the_bytes_were_cut(lines: list[bytes], cuts: list[int]) -> None:
+    text = b"".join(line + b"\n" for line in lines)
+    at = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    pieces = [text[a:b] for a, b in pairwise(at)]
+    assert split(*pieces) == lines
+
+
+def test_a_line_without_a_newline_is_given_at_the_end() -> None:
+    assert split(b"no newline") == [b"no newline"]
+
+
+def test_a_progress_bar_is_shown_in_its_last_state() -> None:
+    assert split(b"\r 10%\r 50%\r100%\n", now=0.5) == [b"100%"]
+
+
+def test_a_progress_bar_without_newlines_is_shown_now_and_then() -> None:
+    lines = Lines()
+    shown = [
+        line for second in range(10) for line in lines.feed(b"\r%d%%" % second, 100 + second / 2)
+    ]
+    assert shown == [b"0%", b"2%", b"4%", b"6%", b"8%"]
+
+
+def test_a_line_that_never_ends_is_given_in_pieces() -> None:
+    lines = Lines()
+    given_ = list(lines.feed(b"x" * (3 * LONGEST + 1), 0))
+    assert [len(line) for line in given_] == [LONGEST] * 3
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        pytest.param(b"plain \xc3\xa9", "plain é", id="unicode"),
+        pytest.param(b"bad \xff", "bad \ufffd", id="invalid UTF-8"),
+        pytest.param(b"\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m\x1b[0m", id="colour, closed"),
+        pytest.param(b"\x1b[2J\x1b[Hgone", "gone", id="clear screen"),
+        pytest.param(b"\x1b]0;title\x07text", "text", id="window title"),
+        pytest.param(b"\x07bell\x08", "bell", id="bell and backspace"),
+        pytest.param(b"tab\there", "tab\there", id="tab"),
+        pytest.param(b"\x1b(0lqk", "lqk", id="character set"),
+    ],
+)
+def test_control_characters_do_not_reach_the_terminal(raw: bytes, shown: str) -> None:
+    assert printable(raw) == shown
+
+
+@given(st.binary())
+def test_whatever_a_rank_writes_only_colours_are_left(data: bytes) -> None:
+    text = without_colour(printable(data))
+    assert not any((c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f" for c in text)
+
+
+@given(st.text(min_size=3, max_size=12), st.binary(), st.binary(), st.integers(1, 7))
+def test_a_secret_never_passes_however_it_is_cut(
+    secret: str, before: bytes, after: bytes, size: int
+) -> None:
+    redactor = Redactor((secret,))
+    data = before + secret.encode(errors="surrogatepass") + after
+    pieces = [data[i : i + size] for i in range(0, len(data), size)]
+    out = b"".join(map(redactor.feed, pieces)) + redactor.rest()
+    assert secret.encode() not in out or secret.encode() in b"***"
+
+
+def test_without_secrets_nothing_is_held_back() -> None:
+    assert Redactor(()).feed(b"anything") == b"anything"
+
+
+def test_text_that_only_begins_like_a_secret_comes_whole() -> None:
+    redactor = Redactor(("hunter2",))
+    assert redactor.feed(b"hunt") + redactor.feed(b"ing") + redactor.rest() == b"hunting"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from dslaunch.run.endings import describe, exit_code, hint
+from dslaunch.run.events import Event
+from dslaunch.run.outcome import History, judge
+
+
+def exits(
+    time: float,
+    rank: int | None,
+    code: int | None = None,
+    number: int | None = None,
+    host: str = "n1",
+) -> Event:
+    return Event(time, "exit", host, rank, code=code, signal=number)
+
+
+def verdict(*events: Event, stopped_at: float | None = None, **more: object):
+    history = History(list(events), stopped_at, **more)  # type: ignore[arg-type]
+    return judge(
+        history, last_lines={("n1", 1): ["one", "ModuleNotFoundError: No module named 'x'"]}
+    )
+
+
+def test_a_run_whose_ranks_all_exit_with_0_is_ok() -> None:
+    assert verdict(exits(1, 0, 0), exits(2, 1, 0)).status == "ok"
+
+
+def test_the_first_failure_by_time_is_the_cause_not_the_first_to_arrive() -> None:
+    outcome = verdict(exits(5, 2, 1, host="n2"), exits(4, 1, 3), stopped_at=5)
+    assert (outcome.cause.rank, outcome.exit_code) == (1, 3)
+
+
+def test_a_rank_is_named_rather_than_the_launcher_that_passes_its_failure_on() -> None:
+    outcome = verdict(exits(3.9, None, 1), exits(4, 1, None, 9), stopped_at=5)
+    assert outcome.message == (
+        "rank 1 on n1 failed first: killed by SIGKILL (137), likely out of memory: "
+        "the kernel or the scheduler kills so"
+    )
+    assert outcome.exit_code == 137
+
+
+def test_a_launcher_that_fails_before_any_rank_is_the_cause() -> None:
+    outcome = verdict(exits(4, None, 2))
+    assert outcome.message == "n1 failed first: exit code 2"
+
+
+def test_what_ends_after_we_began_to_end_it_is_a_victim() -> None:
+    outcome = verdict(exits(4, 1, 7), exits(6, 0, None, 15), stopped_at=4)
+    assert outcome.cause.rank == 1
+
+
+def test_an_interrupted_run_is_interrupted_although_its_ranks_die_of_signals() -> None:
+    outcome = verdict(exits(6, 0, None, 15), stopped_at=5, interrupted=True)
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 130)
+
+
+def test_a_failure_before_the_interrupt_stays_the_cause() -> None:
+    outcome = verdict(exits(4, 1, 7), stopped_at=5, interrupted=True)
+    assert outcome.exit_code == 7
+
+
+def test_ranks_that_hang_at_exit_fail_the_run() -> None:
+    outcome = verdict(exits(1, 0, 0), stopped_at=9, timed_out="rank 1 on n1: still there")
+    assert (outcome.exit_code, outcome.message) == (1, "rank 1 on n1: still there")
+
+
+def test_a_rank_whose_status_was_missed_takes_its_launchers() -> None:
+    outcome = verdict(exits(3, 1), exits(4, None, 247))
+    assert outcome.exit_code == 247
+
+
+def test_a_lost_node_is_a_cause_of_its_own() -> None:
+    outcome = verdict(Event(3, "lost", "n2", text="silence"), stopped_at=3)
+    assert (outcome.exit_code, outcome.message) == (5, "n2 was lost: silence")
+
+
+def test_a_program_that_cannot_start_exits_like_in_a_shell() -> None:
+    outcome = verdict(Event(3, "unstarted", "n1", 0, text="nope: No such file"), stopped_at=3)
+    assert outcome.exit_code == 127
+
+
+def test_last_lines_bring_their_hint() -> None:
+    outcome = verdict(exits(4, 1, 1), stopped_at=4)
+    assert "install x" in (outcome.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "words", "shell"),
+    [
+        (1, None, "exit code 1", 1),
+        (None, 11, "killed by SIGSEGV (139), a crash in native code", 139),
+        (None, 7, "killed by SIGBUS (135), likely /dev/shm is too small", 135),
+        (None, 15, "killed by SIGTERM (143)", 143),
+        (247, None, "exit code 247", 247),
+        (137, None, "exit code 137, as after SIGKILL", 137),
+        (None, 40, "killed by signal 40 (168)", 168),
+        (None, None, "ended, its exit code was not seen", 1),
+    ],
+)
+def test_endings_in_words(code: int | None, number: int | None, words: str, shell: int) -> None:
+    assert (describe(code, number), exit_code(code, number)) == (words, shell)
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("RuntimeError: [Errno 98] Address already in use", "another program took the port"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried", "micro batch"),
+        ("OSError: [Errno 28] No space left on device", "free space"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'd.txt'", "d.txt is not there"),
+    ],
+)
+def test_known_endings_come_with_advice(line: str, part: str) -> None:
+    assert part in (hint(["noise", line, "more noise"]) or "")
+
+
+def test_unknown_endings_come_without_advice() -> None:
+    assert hint(["something else"]) is None

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from dslaunch.errors import PlanError
+from dslaunch.launch.job import Job
+from dslaunch.run import source as sources
+from dslaunch.run.source import archive, find_source, walk
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in (
+        "train.py",
+        "lib/a.py",
+        "data/big.txt",
+        ".git/config",
+        "__pycache__/a.pyc",
+        "x.pt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def test_only_what_an_author_wrote_is_shipped(project: Path) -> None:
+    assert list(walk(project)) == ["train.py", "data/big.txt", "lib/a.py"]
+
+
+def test_the_ignore_file_leaves_out_names_and_paths(project: Path) -> None:
+    (project / ".dslaunchignore").write_text("# comment\n\ndata/\nlib/a.py\n")
+    assert list(walk(project)) == ["train.py"]
+
+
+def test_a_script_in_the_working_directory_brings_that_directory(project: Path) -> None:
+    source = find_source(Job("train.py"), project, "/w")
+    assert source is not None
+    assert (source.local, source.remote, source.script) == (project, "/w", "train.py")
+
+
+def test_a_script_below_keeps_its_place(project: Path) -> None:
+    source = find_source(Job("lib/a.py"), project, "/w")
+    assert source is not None
+    assert (source.remote, [path for path, _ in source.digests]) == ("/w/lib", ["a.py"])
+
+
+def test_a_script_elsewhere_keeps_its_absolute_path(project: Path) -> None:
+    source = find_source(Job(f"{project}/lib/a.py"), Path("/"), "/w")
+    assert source is not None
+    assert source.remote == f"{project}/lib"
+
+
+def test_a_script_that_is_not_here_is_looked_for_on_the_nodes(project: Path) -> None:
+    source = find_source(Job("nowhere.py"), project, "/w")
+    assert source is not None
+    assert source.digests == ()
+
+
+def test_a_program_of_the_nodes_has_no_source(project: Path) -> None:
+    assert find_source(Job("nvidia-smi", kind="command"), project, "/w") is None
+
+
+def test_a_module_brings_the_working_directory(project: Path) -> None:
+    source = find_source(Job("lib.a", kind="module"), project, "/w")
+    assert source is not None
+    assert (source.local, source.script) == (project, None)
+
+
+def test_too_much_to_ship_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_BYTES", 10)
+    with pytest.raises(PlanError, match="too large to ship") as caught:
+        find_source(Job("train.py"), project, "/w")
+    assert ".dslaunchignore" in (caught.value.hint or "")
+
+
+def test_an_archive_holds_the_files_and_no_owner(project: Path) -> None:
+    source = find_source(Job("train.py"), project, "/w")
+    assert source is not None
+    with archive(source, ["lib/a.py"]) as file, tarfile.open(fileobj=file) as tar:
+        (member,) = tar.getmembers()
+        assert (member.name, member.uid, member.uname) == ("lib/a.py", 0, "")
