@@ -57,8 +57,16 @@ def activated(command: Command, line: str | None) -> Command:
 
 
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:
-    """Render one `export NAME=value` line per variable."""
-    return [f"export {name}={shlex.quote(value)}" for name, value in env]
+    """Render one `export NAME=value` line per variable.
+
+    A value that begins with `=` is quoted, since zsh takes `=eth0` for the path of a program.
+    """
+    return [f"export {name}={_value(value)}" for name, value in env]
+
+
+def _value(text: str) -> str:
+    quoted = shlex.quote(text)
+    return f"'{text}'" if text.startswith("=") and quoted == text else quoted
 
 
 def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) -> str:

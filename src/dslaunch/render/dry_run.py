@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import exports, quote, shell_line
 from dslaunch.launch.plan import RUN_DIRECTORY
 from dslaunch.render.launch import ranks_of
+from dslaunch.render.lines import directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def _node(node: NodePlan, secrets: tuple[str, ...]) -> Iterator[str]:
     slots = f"slot{'s' * (len(node.slots) > 1)} {','.join(map(str, node.slots))}"
     ranks = ranks_of(node.first_rank, len(node.slots))
     yield f"# {node.host}: node {node.node_rank}, {ranks}, {slots}"
-    yield f"cd {quote(node.cwd)}"
+    yield f"cd {quote(directory(node.cwd))}"
     yield from exports(node.env)
     yield from (f"export {name}=***" for name in secrets)
     for file in node.files:

@@ -15,6 +15,12 @@ DEEPSPEED_EXPORTS = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL")
 """Beginnings of the names of variables that DeepSpeed's runner hands to other nodes (0.19.8,
 launcher/runner.py EXPORT_ENVS, and accelerator/cuda_accelerator.py)."""
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of the machine where DeepSpeed's runner is typed: their part is started without pdsh."""
+
+PLAIN = re.compile(r"[\w@+=:,./-]+").fullmatch
+ARGUMENT = re.compile(r"[\w@+=:,./ -]+").fullmatch
+
 CONNECTION: dict[str, Callable[[Node], str | int | None]] = {
     "user": lambda node: node.user,
     "port": lambda node: node.port,
@@ -54,6 +60,13 @@ def ssh_notes(launch: Launch) -> tuple[str, ...]:
     return (f"only ~/.ssh/config can tell it the nodes' {', '.join(what)}",)
 
 
+def home_notes(text: str) -> tuple[str, ...]:
+    """Say whose home a text means that is read by one shell for all nodes."""
+    if '"$HOME"' not in text:
+        return ()
+    return ("`$HOME` is taken from where this is typed, and must be the same on every node",)
+
+
 def export_notes(launch: Launch) -> tuple[str, ...]:
     """Say which variables DeepSpeed's runner keeps to the first machine."""
     kept = [
@@ -67,21 +80,22 @@ def export_notes(launch: Launch) -> tuple[str, ...]:
 
 
 def argument_notes(launch: Launch) -> tuple[str, ...]:
-    """Say which arguments DeepSpeed's runner changes on their way through pdsh.
+    """Say which words DeepSpeed's runner changes on their way through pdsh.
 
-    It puts double quotes around those with a space and nothing around the others, so the
-    remote shell reads their `$`, quotes and so on; pdsh reads their `%` (0.19.8,
-    launcher/multinode_runner.py).
+    It puts double quotes around arguments with a space and nothing around the others, the
+    script or the directory, so the remote shell reads their `$`, quotes and so on; pdsh reads
+    their `%` (0.19.8, launcher/multinode_runner.py). A first `--` is taken by its launcher.
     """
-    if len(launch.placements) == 1:
+    if len(launch.placements) == 1 and launch.allocation.hosts[0] in LOOPBACK:
         return ()
-    texts = [word for word in launch.job.args if isinstance(word, str)]
-    changed = [text for text in texts if not re.fullmatch(r"[\w@+=:,./ -]+", text)]
-    if launch.job.args[:1] == ("--",):
-        changed.insert(0, "--")
+    args = [word for word in launch.job.args if isinstance(word, str)]
+    changed = [
+        *(text for text in (launch.decided.workdir, launch.job.program) if not PLAIN(text)),
+        *(text for i, text in enumerate(args) if not ARGUMENT(text) or (i, text) == (0, "--")),
+    ]
     if not changed:
         return ()
-    return (f"deepspeed does not hand these arguments on unchanged: {_list(map(repr, changed))}",)
+    return (f"deepspeed does not hand these on unchanged: {_list(map(repr, changed))}",)
 
 
 def _list(words: Iterable[str]) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers._program import kind_flag, positional, torch_positional
 from dslaunch.launch.launchers.torchrun import TORCH_RANK_FILES
 from dslaunch.launch.plan import Process, World
+from dslaunch.launch.program import kind_flag, positional, torch_positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers._program import kind_flag, positional
 from dslaunch.launch.plan import Process, RankFiles, World
+from dslaunch.launch.program import kind_flag, positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement

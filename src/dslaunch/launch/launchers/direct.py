@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers._program import python_command
 from dslaunch.launch.plan import Process, World
+from dslaunch.launch.program import python_command
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Pairs, Placement

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers._program import kind_flag, torch_positional
 from dslaunch.launch.plan import Process, RankFiles, World
+from dslaunch.launch.program import kind_flag, torch_positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Word, activated
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers._program import python_command
+from dslaunch.launch.program import python_command
 from dslaunch.render.launch import Rendered
 from dslaunch.render.lines import directory
-from dslaunch.render.notes import differing_notes, secret_notes, ssh_notes
+from dslaunch.render.notes import differing_notes, home_notes, secret_notes, ssh_notes
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Mpirun:
         notes = (
             *ssh_notes(launch),
             *differing_notes(launch, "mpirun"),
+            *home_notes(text),
             *secret_notes(launch),
         )
         return Rendered(text, notes)

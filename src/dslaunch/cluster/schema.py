@@ -1,0 +1,281 @@
+"""The shape of the cluster file: its keys, their types, their limits and what they mean.
+
+What needs more than one key to judge is in `load`. The values that a file becomes are in `model`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic_core import PydanticCustomError, core_schema
+
+TITLE = "dslaunch cluster file"
+VERBATIM = ("args", "env", "labels", "slurm")
+"""Keys below which a plain scalar is the text that is written."""
+MOST_SLOTS = 1024
+
+_SCALAR = {"type": ["string", "number", "boolean", "null"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Text that matches `pattern` as a whole; `what` says in words what is expected."""
+
+    pattern: str
+    what: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Check the text after the type's own checks."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """Say the pattern to editors as well."""
+        described: dict[str, Any] = handler(schema)
+        return described | {"pattern": f"^(?:{self.pattern})$"}
+
+    def check(self, text: str) -> str:
+        """Give `text` back if it matches."""
+        if re.fullmatch(self.pattern, text) is None:
+            raise PydanticCustomError("words", "expected {what}", {"what": self.what})
+        return text
+
+
+def _automatic(value: Any) -> str:
+    return "<auto>" if value == "auto" else "<value>"
+
+
+def _shape(value: Any) -> str:
+    return {list: "<list>", dict: "<mapping>"}.get(type(value), "<scalar>")
+
+
+HOST_NAME = Matching(
+    r"[A-Za-z0-9_][A-Za-z0-9._-]*",
+    "a host name of letters, digits, `.`, `_` and `-`, not beginning with `-` or `.`",
+)
+VARIABLE = Matching(
+    r"[A-Za-z_][A-Za-z0-9_]*",
+    "a variable's name of letters, digits and `_`, not beginning with a digit",
+)
+
+_Auto = Annotated[Literal["auto"], Tag("<auto>")]
+Text = Annotated[str, Field(min_length=1)]
+Written = Annotated[str, WithJsonSchema(_SCALAR)]
+"""Text as the file has it, also where it looks like a number."""
+Variable = Annotated[str, VARIABLE]
+Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@`")]
+Jump = Annotated[str, Matching(r"[^\s-]\S*", "a jump host such as `user@bastion:22`")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Slot = Annotated[int, Field(ge=0, lt=MOST_SLOTS)]
+Slots = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
+    | Annotated[list[Slot], Field(min_length=1), Tag("<list>")],
+    Discriminator(lambda value: "<list>" if isinstance(value, list) else "<scalar>"),
+]
+Label = Annotated[
+    str,
+    Matching(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label's name of letters, digits, `.`, `_`, `-`"),
+]
+Interface = Annotated[
+    str, Matching(r"[^\s/:=^,]{1,15}", "`auto` or an interface's name of at most 15 characters")
+]
+Environment = Annotated[
+    dict[Variable, Written],
+    Field(description="Variables and their values. A value arrives exactly as it is written here."),
+]
+
+
+class Section(BaseModel):
+    """A mapping with known keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class NodeEntry(Section):
+    """One machine, or many that are alike."""
+
+    host: Text = Field(
+        description="The name that a client dials and that logs show. Folded for many: "
+        "`node[01-04]`, `a[1,3],b7`. A name of ~/.ssh/config is fine.",
+    )
+    slots: Slots = Field(
+        description="How many GPUs each may use, or the list of their indexes: `8`, `[0, 1, 2, 3]`."
+    )
+    address: Text | None = Field(
+        None,
+        description="What the other nodes dial; folded, it is paired with `host` in the written "
+        "order. Default: found out from the nodes.",
+    )
+    user: Word | None = Field(None, description="The user to log in as. Default: `ssh.user`.")
+    port: Port | None = Field(None, description="The SSH port. Default: `ssh.port`.")
+    identity_file: Text | None = Field(
+        None, description="The private key. Default: `ssh.identity_file`."
+    )
+    jump: Jump | None = Field(
+        None, description="The jump host, `[user@]host[:port]`. Default: `ssh.jump`."
+    )
+    python: Text | None = Field(
+        None, description="The interpreter that runs the job. Default: the file's `python`."
+    )
+    activate: Text | None = Field(
+        None,
+        description="A shell line before the job's command. Default: the file's `activate`. "
+        "Not together with `python`.",
+    )
+    env: Environment = Field(
+        {}, description="Variables for this node only; they win over the file's `env`."
+    )
+    labels: dict[Label, Written] = Field(
+        {}, description="What the node can be chosen by, such as `rack: r1`."
+    )
+    spare: bool = Field(
+        False, description="A spare waits: it is used only if it is included by its name."
+    )
+
+
+class SshSection(Section):
+    """How the nodes are reached. What is left out is as ~/.ssh/config says."""
+
+    user: Word | None = Field(None, description="The user to log in as.")
+    port: Port | None = Field(None, description="The SSH port.")
+    identity_file: Text | None = Field(None, description="The private key.")
+    jump: Jump | None = Field(None, description="The jump host, `[user@]host[:port]`.")
+    connect_timeout: float = Field(
+        10.0, gt=0, le=3600, description="Seconds until a silent node counts as unreachable."
+    )
+    fanout: int = Field(32, ge=1, le=1024, description="How many connections open at once.")
+    config_file: Text | None = Field(
+        None, description="An ssh_config to read instead of ~/.ssh/config."
+    )
+
+
+class NetworkSection(Section):
+    """What the ranks talk over."""
+
+    interface: Annotated[
+        _Auto | Annotated[Interface, Tag("<value>")], Discriminator(_automatic)
+    ] = Field(
+        "auto",
+        description="The network interface, such as `ib0`. `auto`: decided by what the nodes say. "
+        "A name is used as given, after a check that it is there.",
+    )
+    master_port: Annotated[_Auto | Annotated[Port, Tag("<value>")], Discriminator(_automatic)] = (
+        Field(
+            "auto",
+            description="The port where the ranks meet. `auto`: one that is free on the master. "
+            "A number is used as given, after a check that it is free.",
+        )
+    )
+
+
+class StorageSection(Section):
+    """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
+
+    shared: Annotated[_Auto | Annotated[bool, Tag("<value>")], Discriminator(_automatic)] = Field(
+        "auto", description="Whether `checkpoints` is one directory for all nodes. `auto`: tested."
+    )
+    workdir: Text | None = Field(
+        None, description="Where the job runs. Default: the directory of the call, on every node."
+    )
+    checkpoints: Text | None = Field(
+        None, description="Where the job saves. Default: the working directory."
+    )
+    node_local: Text | None = Field(None, description="A fast directory that each node has alone.")
+
+
+class SecretFile(Section):
+    """Where a secret's value is read."""
+
+    file: Text = Field(description="A file of the caller; its content less a final newline.")
+
+
+class JobSection(Section):
+    """What runs when the command line names nothing. One of `script` and `module`."""
+
+    script: Text | None = Field(None, description="A script, relative to the working directory.")
+    module: (
+        Annotated[str, Matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module such as `pkg.train`")]
+        | None
+    ) = Field(None, description="A module's dotted name, run as `python -m` would.")
+    args: list[Written] = Field([], description="Its arguments, each exactly as it is written.")
+    env: Environment = Field({}, description="Variables for this job; they win over `env`.")
+
+
+_Secret = Annotated[
+    Annotated[Variable, Tag("<scalar>")]
+    | Annotated[dict[Variable, SecretFile], Field(min_length=1), Tag("<mapping>")],
+    Discriminator(_shape),
+]
+
+
+class ClusterFile(Section):
+    """One cluster: its nodes, how to reach them and what to run on them."""
+
+    name: (
+        Annotated[
+            str,
+            Matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits, `.`, `_`, `-`"),
+        ]
+        | None
+    ) = Field(None, description="The cluster's name in messages. Default: the file's name.")
+    nodes: list[NodeEntry] = Field(
+        min_length=1, description="The machines, in rank order. One entry may stand for many."
+    )
+    transport: Literal["local", "fabric", "openssh", "fake"] = Field(
+        "fabric",
+        description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
+        "system's ssh), `local` (this machine), `fake` (a script of answers, for tests).",
+    )
+    ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
+    network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")
+    storage: StorageSection = Field(StorageSection(), description="Directories on the nodes.")
+    python: Text | None = Field(
+        None, description="The interpreter that runs the job. Default: `python3` on the node."
+    )
+    activate: Text | None = Field(
+        None,
+        description="A shell line before the job's command, such as `source venv/bin/activate`. "
+        "Not together with `python`.",
+    )
+    env: Environment = Field({}, description="Variables for every process of a run.")
+    env_from: list[
+        Annotated[
+            str,
+            Matching(r"[A-Za-z_*][A-Za-z0-9_*]*", "a variable's name or a pattern like `WANDB_*`"),
+        ]
+    ] = Field([], description="Variables copied from the caller; `*` stands for any characters.")
+    secrets: list[_Secret] = Field(
+        [],
+        description="Variables that are written nowhere: a name, read from the caller's "
+        "environment, or `NAME: {file: path}`.",
+    )
+    launcher: Annotated[
+        str, Matching(r"[A-Za-z_][A-Za-z0-9_-]*", "a launcher's name such as `torchrun`")
+    ] = Field(
+        "torchrun",
+        description="What starts the ranks of a node: `torchrun`, `deepspeed`, `accelerate`, "
+        "`direct`, or one that is installed.",
+    )
+    slurm: dict[
+        Annotated[
+            str,
+            Matching(r"[a-z][a-z0-9_]*", "an option of sbatch, with `_` for `-`, without `--`"),
+        ],
+        Written,
+    ] = Field(
+        {}, description="Options for sbatch by their long names, such as `cpus_per_task: 10`."
+    )
+    job: JobSection | None = Field(None, description="What runs when nothing else is named.")
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema (2020-12) of the cluster file, for editors and other programs."""
+    schema = ClusterFile.model_json_schema(mode="validation")
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": TITLE,
+        "description": str(ClusterFile.__doc__).strip(),
+    }
+    return head | {key: value for key, value in schema.items() if key not in head}

@@ -1,0 +1,301 @@
+"""YAML text as plain data that knows where in the file each part of it is.
+
+Only what JSON has is more than text: `null`, `true`, `false` and numbers as JSON writes them.
+YAML 1.1's other readings (`no`, `022`, `1_000`, `12:30:00`, dates) are what they look like: text.
+Refused are keys that occur twice, merge keys, tags, keys that are no text, several documents
+and anything that grows when it is read.
+
+The parser's events are read one by one onto a stack of our own, since composing nodes with
+libyaml (PyYAML 6.0) ends the interpreter with a segmentation fault on 100,000 open brackets.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dslaunch.cluster.nodeset import shortened
+from dslaunch.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from yaml.events import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent
+
+Path = tuple[str | int, ...]
+"""Where in the data: keys and indexes from the top."""
+Place = tuple[int, int]
+"""Line and column, both from 1."""
+
+DEPTH = 32
+"""The most lists and mappings in each other."""
+EXPANDED = 1_000_000
+"""The most parts that a document may have once its aliases are replaced by what they name."""
+
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"(?=.*[.eE])-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(slots=True)
+class Document:
+    """The data of one YAML document, and the place of each part."""
+
+    file: str
+    data: Any
+    problems: list[Problem]
+    """What is wrong with the text, though it could be read."""
+    places: dict[int, dict[str | int, Place]]
+    """By `id` of a list or mapping in `data`: where its items or keys begin."""
+
+    def place(self, path: Path) -> Place:
+        """Where `path` begins; for a path that is not there, its nearest part that is."""
+        found, here = (1, 1), self.data
+        for step in path:
+            places = self.places.get(id(here), {}) if isinstance(here, dict | list) else {}
+            if step not in places:
+                break
+            found, here = places[step], here[step]
+        return found
+
+    def problem(self, path: Path, message: str) -> Problem:
+        """Say that there is something wrong at `path`."""
+        return Problem(self.file, *self.place(path), path_text(path), message)
+
+
+def path_text(path: Path) -> str:
+    """Write a path as `nodes[2].env.NAME`; a key that is no plain word as `['a b']`."""
+    text = ""
+    for step in path:
+        plain = isinstance(step, str) and _PLAIN_KEY.fullmatch(step)
+        text += f".{step}" if plain else f"[{shortened(step)}]"
+    return text.removeprefix(".")
+
+
+def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> Document:
+    """Read one YAML document whose top is a mapping.
+
+    Below a key of `verbatim` every plain scalar is the text that was written: `22`, `1e3`, `no`.
+    Raises ConfigError for what cannot be read at all; lesser faults are in the result's `problems`.
+    """
+    reader = _Reader(file, frozenset(verbatim))
+    text = text.removeprefix("\ufeff")
+    odd = _UNPRINTABLE.search(text)
+    if odd:
+        before = text[: odd.start()]
+        place = (before.count("\n") + 1, odd.start() - before.rfind("\n"))
+        raise reader.fatal(
+            place, f"the character {odd[0]!r} cannot be in YAML; is this a text file?"
+        )
+    _read_events(text, reader)
+    if not isinstance(reader.top, dict):
+        found = "nothing" if reader.top is None else described(reader.top)
+        raise reader.fatal((1, 1), f"expected a mapping such as `nodes: [...]`, got {found}")
+    return Document(file, reader.top, reader.problems, reader.places)
+
+
+def described(value: object) -> str:
+    """Name a value of the data in messages: short text and numbers as they are."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return shortened(value)
+
+
+def _read_events(text: str, reader: _Reader) -> None:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        while loader.check_event():
+            reader.take(loader.get_event())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise reader.fatal(place, _syntax(error, text, place)) from None
+    except yaml.YAMLError as error:
+        raise reader.fatal((1, 1), f"not valid YAML: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _syntax(error: Any, text: str, place: Place) -> str:
+    lines = text.split("\n")
+    line = lines[place[0] - 1] if place[0] <= len(lines) else ""
+    if "\t" in line[: place[1]] and not line[: place[1]].strip():
+        return "not valid YAML: a tab; indent with spaces"
+    because = f" {error.context}" if error.context else ""
+    return f"not valid YAML: {error.problem or 'unreadable'}{because}"
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A list or mapping that is being read."""
+
+    value: list[Any] | dict[str, Any]
+    place: Place
+    verbatim: bool
+    places: dict[str | int, Place] = field(default_factory=dict)
+    size: int = 1
+    anchor: str | None = None
+    key: str | None = None
+    """The key whose value comes next; None: a key comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchored:
+    """What an alias stands for: its value, a scalar's text, how many parts it has."""
+
+    value: Any
+    source: str | None
+    size: int
+
+
+class _Reader:
+    """Puts data together from events."""
+
+    def __init__(self, file: str, verbatim: frozenset[str]) -> None:
+        self.top: Any = None
+        self.problems: list[Problem] = []
+        self.places: dict[int, dict[str | int, Place]] = {}
+        self._file = file
+        self._verbatim = verbatim
+        self._stack: list[_Frame] = []
+        self._anchors: dict[str, _Anchored | None] = {}
+        self._documents = 0
+        self._take: dict[str, Callable[[Any], None]] = {
+            "ScalarEvent": self._scalar,
+            "MappingStartEvent": self._open,
+            "SequenceStartEvent": self._open,
+            "MappingEndEvent": self._close,
+            "SequenceEndEvent": self._close,
+            "AliasEvent": self._alias,
+            "DocumentStartEvent": self._document,
+        }
+
+    def take(self, event: Event) -> None:
+        """Take the next event of the parser."""
+        take = self._take.get(type(event).__name__)
+        if take:
+            take(event)
+
+    def fatal(self, place: Place, message: str) -> ConfigError:
+        """Give the error that ends reading, with all that was found wrong until then."""
+        return ConfigError((*self.problems, Problem(self._file, *place, "", message)))
+
+    def _document(self, event: Any) -> None:
+        self._documents += 1
+        if self._documents > 1:
+            raise self.fatal(_place(event), "a second document begins; there must be one")
+
+    def _scalar(self, event: ScalarEvent) -> None:
+        self._refuse_tag(event)
+        source = event.value
+        value = source if event.style else _plain(source)
+        if event.anchor:
+            self._anchors[event.anchor] = _Anchored(value, source, 1)
+        if "\0" in source:
+            self._problem(_place(event), "the text has a NUL character in it")
+        if source == "<<" and not event.style and self._expects_key():
+            self._problem(_place(event), "merge keys are not supported; repeat what is meant")
+        self._put(event, value, source, 1)
+
+    def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
+        if len(self._stack) >= DEPTH:
+            raise self.fatal(_place(event), f"more than {DEPTH} lists and mappings in each other")
+        self._refuse_tag(event)
+        outer = self._stack[-1] if self._stack else None
+        verbatim = outer is not None and (outer.verbatim or outer.key in self._verbatim)
+        mapping = type(event).__name__ == "MappingStartEvent"
+        frame = _Frame({} if mapping else [], _place(event), verbatim, anchor=event.anchor)
+        if event.anchor:
+            self._anchors[event.anchor] = None
+        self._stack.append(frame)
+
+    def _close(self, event: Event) -> None:
+        frame = self._stack.pop()
+        self.places[id(frame.value)] = frame.places
+        if frame.anchor:
+            self._anchors[frame.anchor] = _Anchored(frame.value, None, frame.size)
+        self._put(event, frame.value, None, frame.size, frame.place)
+
+    def _alias(self, event: Any) -> None:
+        name = event.anchor
+        if name not in self._anchors:
+            raise self.fatal(
+                _place(event), f"the alias `*{name}` has no anchor `&{name}` before it"
+            )
+        anchored = self._anchors[name]
+        if anchored is None:
+            raise self.fatal(_place(event), f"the alias `*{name}` is inside what it stands for")
+        self._put(event, anchored.value, anchored.source, anchored.size)
+
+    def _put(
+        self, event: Event, value: Any, source: str | None, size: int, place: Place | None = None
+    ) -> None:
+        """Put a finished value where it belongs: a key, a value of a mapping, an item, the top."""
+        if not self._stack:
+            self.top = value
+            return
+        frame = self._stack[-1]
+        frame.size += size
+        if frame.size > EXPANDED:
+            raise self.fatal(
+                place or _place(event), f"more than {EXPANDED:,} parts, aliases counted"
+            )
+        if isinstance(frame.value, list):
+            frame.places[len(frame.value)] = place or _place(event)
+            frame.value.append(source if frame.verbatim and source is not None else value)
+        elif frame.key is None:
+            frame.key = self._key(frame, source, place or _place(event))
+        else:
+            asis = source is not None and (frame.verbatim or frame.key in self._verbatim)
+            frame.value.setdefault(frame.key, source if asis else value)
+            frame.key = None
+
+    def _key(self, frame: _Frame, source: str | None, place: Place) -> str:
+        if source is None:
+            self._problem(place, "a key must be text, not a list or a mapping")
+            return ""
+        if source in frame.places:
+            first = frame.places[source][0]
+            self._problem(place, f"the key {shortened(source)} is there already, in line {first}")
+        frame.places.setdefault(source, place)
+        return source
+
+    def _expects_key(self) -> bool:
+        return (
+            bool(self._stack)
+            and isinstance(self._stack[-1].value, dict)
+            and (self._stack[-1].key is None)
+        )
+
+    def _refuse_tag(self, event: Any) -> None:
+        if event.tag is not None:
+            self._problem(_place(event), f"tags such as {shortened(event.tag)} are not supported")
+
+    def _problem(self, place: Place, message: str) -> None:
+        self.problems.append(Problem(self._file, *place, "", message))
+
+
+def _place(event: Event) -> Place:
+    mark: Any = event.start_mark
+    return mark.line + 1, mark.column + 1
+
+
+def _plain(source: str) -> str | float | bool | None:
+    if source in _WORDS:
+        return _WORDS[source]
+    if _INTEGER.fullmatch(source):
+        return int(source)
+    if _FLOAT.fullmatch(source) and math.isfinite(number := float(source)):
+        return number
+    return source

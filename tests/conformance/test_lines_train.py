@@ -1,0 +1,328 @@
+"""What we print, run by the programs that it is printed for, on emulated nodes of this machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.cluster.model import Allocation, Node
+from dslaunch.launch.command import Word, shell_line
+from dslaunch.launch.job import Job, Kind
+from dslaunch.launch.launchers import get
+from dslaunch.launch.plan import Decided, Plan, Rendezvous, make_plan
+from dslaunch.render.formats import render
+from dslaunch.render.launch import Launch
+
+NASTY = (
+    *(
+        "--",
+        "--nnodes=9",
+        "--local_rank_=7",
+        "-x",
+        "a b",
+        "it's",
+        '"quoted"',
+        "$HOME $$ ${local_rank}",
+    ),
+    *("`id` $(id)", "*", "a\nb", "", "é☃", "%n", "\\", "--deepspeed=ds.json", "#", "~"),
+)
+SECONDS = 100
+TRAIN = """
+import json, os, sys
+import torch, torch.distributed as dist
+print("hello from", os.environ["RANK"], flush=True)
+print("trouble from", os.environ["RANK"], file=sys.stderr, flush=True)
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(total)
+names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GREETING")
+said = {"sum": total.item(), "argv": sys.argv[1:], "env": {n: os.environ.get(n) for n in names}}
+with open(f"rank{dist.get_rank()}.json", "w") as file:
+    json.dump(said, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+ACCELERATE = """
+import json, sys
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+total = accelerator.reduce(torch.tensor([float(accelerator.process_index + 1)]))
+said = {"sum": total.item(), "argv": sys.argv[1:], "world": accelerator.num_processes}
+with open(f"rank{accelerator.process_index}.json", "w") as file:
+    json.dump(said, file)
+print("hello from", accelerator.process_index, flush=True)
+print("trouble from", accelerator.process_index, file=sys.stderr, flush=True)
+accelerator.end_training()
+"""
+FAILING = """
+from torch.distributed.elastic.multiprocessing.errors import record
+@record
+def main():
+    raise ValueError("the first cause")
+main()
+"""
+
+
+def allocation(*slots: int) -> Allocation:
+    nodes = [
+        Node(f"n{i}", tuple(range(count)), python=sys.executable) for i, count in enumerate(slots)
+    ]
+    return Allocation.of([(node, node.slots) for node in nodes])
+
+
+def launch(
+    workdir: Path,
+    slots: Sequence[int],
+    *,
+    args: tuple[Word, ...] = NASTY,
+    launcher: str = "torchrun",
+    kind: Kind = "script",
+    address: str = "127.0.0.1",
+    script: str = TRAIN,
+) -> Launch:
+    """A world on this machine, its script in `workdir`."""
+    (workdir / "train it.py").write_text(script)
+    (workdir / "training.py").write_text(script)
+    program = {"script": "train it.py", "module": "training", "command": sys.executable}[kind]
+    job = Job(
+        program,
+        ("train it.py", *args) if kind == "command" else args,
+        kind=kind,
+        launcher=launcher,
+        env=(("GLOO_SOCKET_IFNAME", "lo"), ("ACCELERATE_USE_CPU", "true")),
+    )
+    decided = Decided(Rendezvous(address, free_port(address)), str(workdir))
+    return Launch("here", allocation(*slots), job, decided)
+
+
+def free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((address, 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def run_together(lines: Sequence[str], cwd: Path, env: Sequence[dict[str, str]] = ()) -> list[int]:
+    """Run shell lines at the same time; none outlives the test."""
+    more = env or [{}] * len(lines)
+    started = [
+        subprocess.Popen(
+            ["sh", "-c", line],
+            cwd=cwd,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | extra,
+            start_new_session=True,
+        )
+        for line, extra in zip(lines, more, strict=True)
+    ]
+    try:
+        return [process.wait(SECONDS) for process in started]
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def run_plan(plan: Plan, cwd: Path) -> list[int]:
+    """Do what the agents would: start every process of every node, with its log directory."""
+    lines, env = [], []
+    for node in plan.nodes:
+        logs = cwd / "logs" / node.host
+        logs.mkdir(parents=True)
+        for process in node.processes:
+            lines.append(shell_line(process.command, env=(*node.env, *process.env), cwd=node.cwd))
+            env.append({"DSLAUNCH_LOGS": str(logs)})
+    return run_together(lines, cwd, env)
+
+
+def plan_of(wanted: Launch) -> Plan:
+    return make_plan(wanted.allocation, wanted.job, wanted.decided, cluster=wanted.cluster)
+
+
+def said_by_ranks(cwd: Path, count: int) -> list[dict[str, Any]]:
+    return [json.loads((cwd / f"rank{rank}.json").read_text()) for rank in range(count)]
+
+
+def printed_by_ranks(plan: Plan, logs: Path) -> list[tuple[str, str | None]]:
+    """What each rank printed, found in the launcher's files by its own patterns."""
+    found = []
+    for node in plan.nodes:
+        files = node.rank_files
+        assert files is not None
+        for local_rank, rank in enumerate(
+            range(node.first_rank, node.first_rank + len(node.slots))
+        ):
+            texts = []
+            for pattern in filter(None, (files.stdout, files.stderr)):
+                name = pattern.format(rank=rank, local_rank=local_rank)
+                (path,) = (logs / node.host).glob(name)
+                texts.append(path.read_text())
+            found.append((texts[0], texts[1] if files.stderr else None))
+    return found
+
+
+def line_of_each_node(text: str, hosts: Sequence[str]) -> list[str]:
+    """Cut a rendered text at its comments: an argument may hold a newline itself."""
+    lines, rest = [], text
+    for host in hosts:
+        before, _, rest = rest.partition(f"# {host}\n")
+        lines.append(before)
+    return [*lines[1:], rest]
+
+
+@pytest.mark.torch
+def test_the_printed_torchrun_lines_train_uneven_nodes(tmp_path: Path) -> None:
+    wanted = launch(tmp_path, (1, 2))
+    lines = line_of_each_node(render("torchrun", wanted).text, wanted.allocation.hosts)
+    assert run_together(lines, tmp_path) == [0, 0]
+    said = said_by_ranks(tmp_path, 3)
+    assert [s["sum"] for s in said] == [6.0] * 3
+    assert [s["argv"] for s in said] == [list(NASTY)] * 3
+    assert [s["env"]["LOCAL_RANK"] for s in said] == ["0", "0", "1"]
+
+
+def has_ipv6() -> bool:
+    try:
+        free_port("::1")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_torchrun_runs_a_command_that_meets_at_an_ipv6_address_and_writes_the_files_we_read(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of(launch(tmp_path, (2, 1), address="::1", kind="command"))
+    assert run_plan(plan, tmp_path) == [0, 0]
+    assert [s["argv"] for s in said_by_ranks(tmp_path, 3)] == [list(NASTY)] * 3
+    printed = printed_by_ranks(plan, tmp_path / "logs")
+    assert [out for out, _ in printed] == [f"hello from {rank}\n" for rank in range(3)]
+    assert all(f"trouble from {rank}\n" in str(err) for rank, (_, err) in enumerate(printed))
+
+
+@pytest.mark.torch
+def test_torchrun_leaves_the_error_of_a_rank_where_we_look(tmp_path: Path) -> None:
+    plan = plan_of(launch(tmp_path, (1,), args=(), script=FAILING))
+    assert run_plan(plan, tmp_path) == [1]
+    pattern = get("torchrun").rank_files.error.format(local_rank=0)  # type: ignore[union-attr]
+    (path,) = (tmp_path / "logs" / "n0").glob(pattern)
+    assert "the first cause" in path.read_text()
+
+
+@pytest.mark.deepspeed
+def test_deepspeeds_launcher_trains_uneven_nodes(tmp_path: Path) -> None:
+    plan = plan_of(launch(tmp_path, (2, 1), launcher="deepspeed"))
+    assert run_plan(plan, tmp_path) == [0, 0]
+    said = said_by_ranks(tmp_path, 3)
+    assert [s["sum"] for s in said] == [6.0] * 3
+    local = [f"--local_rank={s['env']['LOCAL_RANK']}" for s in said]
+    assert [s["argv"] for s in said] == [[first, *NASTY] for first in local]
+    for rank, (both, _) in enumerate(printed_by_ranks(plan, tmp_path / "logs")):
+        assert f"hello from {rank}\n" in both
+        assert f"trouble from {rank}\n" in both
+
+
+def deepspeed_line(wanted: Launch, directory: Path) -> list[int]:
+    """Run the rendered `deepspeed` command with the rendered hostfile."""
+    (directory / "hostfile").write_text(render("hostfile", wanted).text)
+    path = f"{directory}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return run_together([render("deepspeed", wanted).text], directory, [{"PATH": path}])
+
+
+@pytest.mark.deepspeed
+def test_the_printed_deepspeed_command_trains_on_this_machine(tmp_path: Path) -> None:
+    wanted = launch(tmp_path, (2,), args=("--name", "a b"))
+    here = Allocation.of([(Node("localhost", (0, 1)), (0, 1))])
+    assert deepspeed_line(replace(wanted, allocation=here), tmp_path) == [0]
+    said = said_by_ranks(tmp_path, 2)
+    assert [s["argv"][1:] for s in said] == [["--name", "a b"]] * 2
+    assert [s["sum"] for s in said] == [3.0] * 2
+
+
+@pytest.mark.deepspeed
+def test_the_printed_deepspeed_command_starts_the_chosen_slots_of_one_remote_node(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("ssh", "pdsh"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> "{tmp_path}/{name}"\n')
+        program.chmod(0o755)
+    far = Allocation.of([(Node("far", (0, 1, 2, 3), python=sys.executable), (1, 3))])
+    assert deepspeed_line(replace(launch(tmp_path, (1,)), allocation=far), tmp_path) == [0]
+    asked = (tmp_path / "pdsh").read_text()
+    (world,) = re.findall(r"--world_info=(\S+)", asked)
+    assert json.loads(base64.urlsafe_b64decode(world)) == {"far": [1, 3]}
+    assert "-w\nfar\n" in asked
+    assert f"{sys.executable}\n-u\n-m\ndeepspeed.launcher.launch\n" in asked
+
+
+@pytest.mark.torch
+def test_accelerate_joins_all_ranks_into_one_world(tmp_path: Path) -> None:
+    plan = plan_of(launch(tmp_path, (2, 2), launcher="accelerate", script=ACCELERATE))
+    assert run_plan(plan, tmp_path) == [0, 0]
+    assert said_by_ranks(tmp_path, 4) == [{"sum": 10.0, "argv": list(NASTY), "world": 4}] * 4
+    printed = printed_by_ranks(plan, tmp_path / "logs")
+    assert [out for out, _ in printed] == [f"hello from {rank}\n" for rank in range(4)]
+
+
+@pytest.mark.torch
+def test_accelerate_runs_a_world_of_one(tmp_path: Path) -> None:
+    plan = plan_of(launch(tmp_path, (1,), launcher="accelerate", script=ACCELERATE))
+    assert run_plan(plan, tmp_path) == [0]
+    assert said_by_ranks(tmp_path, 1) == [{"sum": 1.0, "argv": list(NASTY), "world": 1}]
+
+
+@pytest.mark.torch
+def test_accelerate_takes_the_rendered_configuration(tmp_path: Path) -> None:
+    wanted = launch(tmp_path, (1, 1), launcher="accelerate", script=ACCELERATE)
+    (tmp_path / "accelerate.yaml").write_text(render("accelerate-config", wanted).text)
+    line = f"{sys.executable} -m accelerate.commands.launch --config_file accelerate.yaml"
+    lines = [f"{line} --machine_rank {rank} 'train it.py' x" for rank in range(2)]
+    assert run_together(lines, tmp_path, [{"ACCELERATE_USE_CPU": "true"}] * 2) == [0, 0]
+    assert said_by_ranks(tmp_path, 2) == [{"sum": 3.0, "argv": ["x"], "world": 2}] * 2
+
+
+@pytest.mark.torch
+def test_ranks_started_directly_train_uneven_nodes(tmp_path: Path) -> None:
+    plan = plan_of(launch(tmp_path, (1, 2), launcher="direct", kind="module"))
+    assert run_plan(plan, tmp_path) == [0, 0, 0]
+    said = said_by_ranks(tmp_path, 3)
+    assert [(s["sum"], s["argv"]) for s in said] == [(6.0, list(NASTY))] * 3
+
+
+@pytest.mark.mpi
+@pytest.mark.torch
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_mpirun_takes_the_rendered_script(tmp_path: Path) -> None:
+    node = Node("localhost", (0, 1), python=sys.executable, env=(("GREETING", "a 'b' $c"),))
+    wanted = launch(tmp_path, (2,))
+    alone = replace(wanted, allocation=Allocation.of([(node, (0, 1))]))
+    allowed = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    assert run_together([render("mpirun", alone).text], tmp_path, [allowed]) == [0]
+    said = said_by_ranks(tmp_path, 2)
+    assert [(s["sum"], s["argv"]) for s in said] == [(3.0, list(NASTY))] * 2
+    same = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GREETING": "a 'b' $c"}
+    own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    assert [s["env"] for s in said] == [same | ranks for ranks in own]

@@ -1,0 +1,62 @@
+"""The daemons of a node. A new kind of daemon (SLURM's, say) is an entry in SERVICES, the nodes
+that it runs on in `services_of`, and its files in `accounts.build_etc`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.testbed.vcluster.accounts import sshd_config
+from tests.testbed.vcluster.inside import as_user, run_in, write_file
+from tests.testbed.vcluster.state import Cluster, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A daemon that puts itself into the background and writes its PID."""
+
+    command: tuple[str, ...]
+    pid_file: str
+
+
+SERVICES = {
+    "sshd": Service(("/usr/sbin/sshd", "-E", "/var/log/sshd.log"), "/run/sshd.pid"),
+}
+SIGNALS = {"stop": "TERM", "kill": "KILL", "pause": "STOP", "resume": "CONT", "reload": "HUP"}
+ACTIONS = ("start", "restart", *SIGNALS)
+
+STOP = """
+pid=$(cat "$1") && kill "-$2" "$pid" || exit 0
+[ "$2" = TERM ] || [ "$2" = KILL ] || exit 0
+for i in $(seq 500); do kill -0 "$pid" 2>/dev/null || exit 0; sleep .01; done
+kill -KILL "$pid"
+"""
+
+
+def services_of(node: Node) -> list[str]:
+    """The names of the daemons that a node runs."""
+    return ["sshd"]
+
+
+def service_command(cluster: Cluster, name: str) -> list[str]:
+    """The command that starts a daemon, for use inside a node."""
+    user = cluster.settings.user if cluster.settings.single_uid else "root"
+    return [*as_user(cluster, user), *SERVICES[name].command]
+
+
+def service(cluster: Cluster, node: Node, name: str, action: str) -> None:
+    """start, stop, kill, pause (it accepts connections and never answers), resume, restart."""
+    if action == "restart":
+        service(cluster, node, name, "stop")
+        action = "start"
+    if action == "start":
+        run_in(cluster, node, *service_command(cluster, name))
+    else:
+        pid_file = SERVICES[name].pid_file
+        run_in(cluster, node, "sh", "-c", STOP, "sh", pid_file, SIGNALS[action])
+
+
+def reconfigure(cluster: Cluster, node: Node) -> None:
+    """Apply the recorded faults to the daemons' configuration."""
+    write_file(cluster, node, "/etc/ssh/sshd_config", sshd_config(cluster, node))
+    for name in services_of(node):
+        service(cluster, node, name, "restart")

@@ -1,0 +1,61 @@
+"""A plan as people read it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from dslaunch.cluster.model import Allocation, Node, SecretSource
+from dslaunch.launch.job import Job
+from dslaunch.launch.plan import Decided, Decision, File, Plan, Rendezvous, make_plan
+from dslaunch.render.dry_run import dry_run
+
+
+def plan(launcher: str = "direct", *args: str) -> Plan:
+    node = Node("w0", (0, 1), env=(("NOTE", "a 'b' $c"),))
+    job = Job("train.py", args, launcher=launcher, secrets=(SecretSource("HF_TOKEN"),))
+    decisions = (
+        Decision("master", "10.0.0.1:29500", "answered 1 of 1 other nodes"),
+        Decision("interface", "eth0", "given", assumed=True),
+    )
+    files = (File("ds_config.json", '{\n  "a": 1\n}\n'),)
+    decided = Decided(Rendezvous("10.0.0.1", 29500), "/my work", decisions, files)
+    return make_plan(Allocation.of([(node, (1,))]), job, decided, cluster="pod")
+
+
+def test_it_says_everything_that_happens_on_a_node() -> None:
+    assert dry_run(plan("torchrun", "a b")) == (
+        "pod: 1 rank on 1 node, torchrun\n"
+        "  master     10.0.0.1:29500  answered 1 of 1 other nodes\n"
+        "  interface  eth0            assumed: given\n"
+        "\n"
+        "# w0: node 0, rank 0, slot 1\n"
+        "cd '/my work'\n"
+        "export NOTE='a '\"'\"'b'\"'\"' $c'\n"
+        "export CUDA_VISIBLE_DEVICES=1\n"
+        "export HF_TOKEN=***\n"
+        '# file "$DSLAUNCH_NODE_DIR"/ds_config.json\n'
+        "#   {\n"
+        '#     "a": 1\n'
+        "#   }\n"
+        "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=1 --node-rank=0 "
+        "--master-addr=10.0.0.1 --master-port=29500 "
+        "--log-dir=\"$DSLAUNCH_LOGS\" --redirects=3 train.py 'a b'\n"
+    )
+
+
+def test_each_rank_that_is_started_directly_shows_its_own_variables() -> None:
+    text = dry_run(plan())
+    assert "# rank 0\nenv MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 WORLD_SIZE=1 RANK=0 " in text
+
+
+def test_a_secret_shows_its_name_alone() -> None:
+    assert "export HF_TOKEN=***\n" in dry_run(plan())
+
+
+def test_a_shell_reads_the_shown_commands_as_they_are_run() -> None:
+    args = ("a b", "it's", "$HOME", "`id`", "", "é☃")
+    shown = dry_run(plan("direct", *args)).splitlines()[-1]
+    script = shown.replace(" python3 -u train.py ", ' sh -c \'printf "%s\\0" "$@"\' - ')
+    done = subprocess.run(["sh", "-c", script], capture_output=True, check=True, env=os.environ)
+    assert done.stdout.decode().split("\0")[:-1] == list(args)

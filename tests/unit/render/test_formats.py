@@ -1,0 +1,149 @@
+"""What the formats say, and what their notes warn of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dslaunch.cluster.model import Allocation, Node, SecretSource
+from dslaunch.errors import PlanError, UsageError
+from dslaunch.launch.command import Word
+from dslaunch.launch.job import Job
+from dslaunch.launch.plan import Decided, Rendezvous
+from dslaunch.render import formats
+from dslaunch.render.launch import Launch
+
+DECIDED = Decided(Rendezvous("10.0.0.1", 29500), "/work")
+FOUR = (0, 1, 2, 3)
+
+
+def launch(*chosen: tuple[Node, tuple[int, ...]], job: Job | None = None) -> Launch:
+    return Launch("pod", Allocation.of(list(chosen)), job or Job("train.py"), DECIDED)
+
+
+PAIR = launch((Node("w0", FOUR), FOUR), (Node("w1", FOUR), FOUR))
+
+
+def notes(name: str, it: Launch) -> str:
+    return "\n".join(formats.render(name, it).notes)
+
+
+def test_a_hostfile_has_one_line_per_node() -> None:
+    rendered = formats.render("hostfile", PAIR)
+    assert rendered.text == "w0 slots=4\nw1 slots=4\n"
+    assert rendered.notes == ()
+
+
+def test_a_hostfile_reaches_to_the_last_slot_and_says_what_it_cannot_say() -> None:
+    it = launch((Node("w0", FOUR), (1, 2)), (Node("w1", FOUR), (0, 1)))
+    assert formats.render("hostfile", it).text == "w0 slots=3\nw1 slots=2\n"
+    assert "w0 uses only slots 1,2" in notes("hostfile", it)
+    assert "w1" not in notes("hostfile", it)
+
+
+def test_an_include_string_names_every_slot() -> None:
+    it = launch((Node("w0", FOUR), (0, 1)), (Node("w1", FOUR), (0,)))
+    assert formats.render("include", it).text == "w0:0,1@w1:0\n"
+
+
+@pytest.mark.parametrize("host", ["fd00::1", "ml@w0", "a,b"])
+def test_a_host_that_the_include_grammar_would_split_is_refused(host: str) -> None:
+    with pytest.raises(PlanError, match="cannot name"):
+        formats.render("include", launch((Node(host, (0,)), (0,))))
+
+
+@pytest.mark.parametrize(
+    ("host", "option"), [("w0", "--force_multi"), ("localhost", "--no_ssh_check")]
+)
+def test_one_node_is_kept_from_being_taken_for_this_machine_or_another(
+    host: str, option: str
+) -> None:
+    words = formats.render("deepspeed", launch((Node(host, (0,)), (0,)))).text.split()
+    assert option in words
+    assert not {"--force_multi", "--no_ssh_check"} & set(
+        formats.render("deepspeed", PAIR).text.split()
+    )
+
+
+@pytest.mark.parametrize("arg", ["$HOME", "it's", "a;b", "50%", "`id`", "", "a\nb", "--"], ids=repr)
+def test_an_argument_that_pdsh_or_a_remote_shell_would_read_is_named(arg: str) -> None:
+    it = replace(PAIR, job=Job("train.py", (arg,)))
+    assert f"unchanged: {arg!r}" in notes("deepspeed", it)
+
+
+@pytest.mark.parametrize("arg", ["--lr=1e-4", "a b", "conf/ds.json", "x@y", "--"])
+def test_an_argument_that_arrives_is_not_named(arg: str) -> None:
+    args: tuple[Word, ...] = ("first", arg)
+    assert "unchanged" not in notes("deepspeed", replace(PAIR, job=Job("train.py", args)))
+
+
+def test_a_script_or_a_directory_with_a_space_is_named() -> None:
+    it = Launch("pod", PAIR.allocation, Job("train it.py"), replace(DECIDED, workdir="/my work"))
+    assert "unchanged: '/my work', 'train it.py'" in notes("deepspeed", it)
+
+
+def test_an_interpreter_that_is_named_starts_deepspeeds_runner() -> None:
+    node = Node("w0", (0,), python="/opt/bin/python3")
+    text = formats.render("deepspeed", launch((node, (0,)))).text
+    assert " /opt/bin/python3 -m deepspeed.launcher.runner --hostfile=" in text
+
+
+def test_a_home_that_one_shell_reads_for_all_nodes_is_named() -> None:
+    it = replace(PAIR, decided=replace(DECIDED, workdir="project"))
+    assert "`$HOME` is taken from where this is typed" in notes("mpirun", it)
+    assert "$HOME" not in notes("mpirun", PAIR)
+
+
+def test_variables_that_deepspeed_keeps_to_itself_are_named() -> None:
+    job = Job("train.py", env=(("NCCL_DEBUG", "INFO"), ("HF_HOME", "/hf")))
+    said = notes("deepspeed", replace(PAIR, job=job))
+    assert "only by ~/.deepspeed_env: HF_HOME" in said
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "mpirun"])
+def test_what_differs_between_nodes_is_named_where_all_are_treated_alike(name: str) -> None:
+    one = Node("w0", (0,), python="/opt/a/bin/python", user="ml")
+    two = Node("w1", (0,), env=(("A", "b"),))
+    said = notes(name, launch((one, (0,)), (two, (0,))))
+    assert "they differ in: interpreter, environment" in said
+    assert "only ~/.ssh/config can tell it the nodes' user" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["accelerate", "deepspeed", "env", "mpirun", "notebook", "torchrun"]
+)
+def test_secrets_are_named_and_never_printed(name: str) -> None:
+    job = Job("train.py", secrets=(SecretSource("HF_TOKEN"),))
+    rendered = formats.render(name, replace(PAIR, job=job))
+    assert "HF_TOKEN" not in rendered.text
+    assert any("HF_TOKEN" in note for note in rendered.notes)
+
+
+def test_a_relative_directory_is_below_the_home_of_the_nodes_user() -> None:
+    it = replace(PAIR, decided=replace(DECIDED, workdir="my project"))
+    assert "cd \"$HOME\"'/my project' && " in formats.render("torchrun", it).text
+
+
+def test_the_notebook_cell_makes_this_process_the_world() -> None:
+    job = Job("train.py", env=(("NOTE", 'it\'s\n"two" lines'),))
+    cell = formats.render("notebook", replace(PAIR, job=job)).text
+    environment: dict[str, str] = {}
+    exec(
+        cell.replace("import os\n", "").replace("os.environ", "environment"),
+        {"environment": environment},
+    )
+    assert environment["NOTE"] == 'it\'s\n"two" lines'
+    assert (environment["RANK"], environment["WORLD_SIZE"]) == ("0", "1")
+
+
+def test_a_misspelt_format_gets_the_right_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        formats.get("hostfiel")
+    assert caught.value.hint == "did you mean `hostfile`?"
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_every_format_is_a_pure_function_and_says_what_it_is_for(name: str) -> None:
+    assert formats.render(name, PAIR) == formats.render(name, PAIR)
+    assert 15 < len(formats.get(name).summary) < 100
