@@ -19,7 +19,7 @@ from dslaunch.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-    from dslaunch.cluster.schema import ClusterFile, NodeEntry
+    from dslaunch.cluster.schema import ClusterFile, JobSection, NodeEntry
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 VERBATIM = ("env", "env_from", "labels", "slurm", "args", "name", "host", "address")
@@ -198,11 +198,11 @@ def _settings(described: ClusterFile, entry: NodeEntry) -> dict[str, Any]:
     own = entry.python is not None or entry.activate is not None
     source = entry if own else described
     return settings | {
-        "slots": entry.slots,
+        "slots": _slots(entry.slots),
         "python": source.python,
         "activate": source.activate,
-        "env": entry.env,
-        "labels": entry.labels,
+        "env": tuple(entry.env.items()),
+        "labels": tuple(entry.labels.items()),
         "spare": entry.spare,
     }
 
@@ -226,8 +226,8 @@ def _contradictions(
         described.job.module is None
     ):
         yield document.problem(("job",), "needs `script` or `module`, and only one of them")
-    plain = {name for name, _ in described.env}
-    for index, (name, _) in enumerate(described.secrets):
+    plain = set(described.env)
+    for index, (name, _) in enumerate(_secrets(described)):
         if name in plain:
             yield document.problem(
                 ("secrets", index), f"{name} is in `env` as well, in plain sight"
@@ -253,14 +253,34 @@ def _cluster(described: ClusterFile, nodes: list[model.Node], file: str) -> mode
         nodes=tuple(nodes),
         transport=described.transport,
         ssh=model.Ssh(ssh.connect_timeout, ssh.fanout, ssh.config_file),
-        network=model.Network(network.interface, network.master_port),
+        network=model.Network(_given(network.interface), _given(network.master_port)),
         storage=model.Storage(
-            storage.shared, storage.workdir, storage.checkpoints, storage.node_local
+            _given(storage.shared), storage.workdir, storage.checkpoints, storage.node_local
         ),
-        env=described.env,
-        env_from=described.env_from,
-        secrets=tuple(model.SecretSource(name, source) for name, source in described.secrets),
+        env=tuple(described.env.items()),
+        env_from=tuple(described.env_from),
+        secrets=tuple(model.SecretSource(name, source) for name, source in _secrets(described)),
         launcher=described.launcher,
-        slurm=described.slurm,
-        job=model.JobDefaults(job.script, job.module, job.args, job.env) if job else None,
+        slurm=tuple((name, str(value)) for name, value in described.slurm.items()),
+        job=_job(job) if job else None,
     )
+
+
+def _slots(given: Any) -> tuple[int, ...]:
+    return tuple(range(given)) if isinstance(given, int) else tuple(sorted(given))
+
+
+def _secrets(described: ClusterFile) -> list[tuple[str, str | None]]:
+    return [
+        (secret, None) if isinstance(secret, str) else next((n, f.file) for n, f in secret.items())
+        for secret in described.secrets
+    ]
+
+
+def _given(value: Any) -> Any:
+    return None if value == "auto" else value
+
+
+def _job(job: JobSection) -> model.JobDefaults:
+    env = tuple(job.env.items())
+    return model.JobDefaults(job.script, job.module, tuple(job.args), env)

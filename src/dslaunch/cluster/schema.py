@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 from pydantic_core import PydanticCustomError, core_schema
 
 TITLE = "dslaunch cluster file"
-VERBATIM = ("args", "env", "labels", "slurm")
-"""Keys below which a plain scalar is the text that is written."""
+VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
+"""Keys for which, and below which, a plain scalar is the text that is written."""
 MOST_SLOTS = 1024
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
@@ -48,7 +48,9 @@ def _automatic(value: Any) -> str:
 
 
 def _shape(value: Any) -> str:
-    return {list: "<list>", dict: "<mapping>"}.get(type(value), "<scalar>")
+    if isinstance(value, list):
+        return "<list>"
+    return "<mapping>" if isinstance(value, dict) else "<scalar>"
 
 
 HOST_NAME = Matching(
@@ -60,6 +62,8 @@ VARIABLE = Matching(
     "a variable's name of letters, digits and `_`, not beginning with a digit",
 )
 
+# Which form a value has is decided before it is checked, so that only the complaints about that
+# form are heard. The forms' tags are in the places that pydantic reports; `findings` drops them.
 _Auto = Annotated[Literal["auto"], Tag("<auto>")]
 Text = Annotated[str, Field(min_length=1)]
 Written = Annotated[str, WithJsonSchema(_SCALAR)]
@@ -72,14 +76,14 @@ Slot = Annotated[int, Field(ge=0, lt=MOST_SLOTS)]
 Slots = Annotated[
     Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
     | Annotated[list[Slot], Field(min_length=1), Tag("<list>")],
-    Discriminator(lambda value: "<list>" if isinstance(value, list) else "<scalar>"),
+    Discriminator(lambda value: "<scalar>" if _shape(value) != "<list>" else "<list>"),
 ]
 Label = Annotated[
     str,
     Matching(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label's name of letters, digits, `.`, `_`, `-`"),
 ]
 Interface = Annotated[
-    str, Matching(r"[^\s/:=^,]{1,15}", "`auto` or an interface's name of at most 15 characters")
+    str, Matching(r"[^\s/:=^,]{1,15}", "an interface's name of at most 15 characters")
 ]
 Environment = Annotated[
     dict[Variable, Written],

@@ -74,8 +74,8 @@ def hosts_file(cluster: Cluster, node: Node) -> str:
     for other in cluster.nodes.values():
         if not (settings.loopback_hostname and other is node):
             lines.append(f"{address_of(other.index)} {other.name}")
-        for nic in range(1, settings.nics):
-            lines.append(f"{address_of(other.index, nic)} {other.name}-e{nic}")
+        nics = range(1, settings.nics)
+        lines += [f"{address_of(other.index, nic)} {other.name}-e{nic}" for nic in nics]
     return "\n".join(lines) + "\n"
 
 

@@ -128,9 +128,10 @@ add rule inet {table} input iifname != lo {rule}
 
 
 def _no_netfilter(table: str) -> Callable[[Cluster, Node, list[str]], None]:
-    return lambda cluster, node, _: (
-        run_in(cluster, node, "nft", "delete", "table", "inet", table) and None
-    )
+    def undo(cluster: Cluster, node: Node, _: list[str]) -> None:
+        run_in(cluster, node, "nft", "delete", "table", "inet", table)
+
+    return undo
 
 
 def _verdict(arguments: list[str]) -> str:

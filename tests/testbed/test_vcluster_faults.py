@@ -1,0 +1,158 @@
+"""Every fault shows as it does on real machines, and `heal` puts it right."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.testbed.vcluster import ClusterError, VirtualCluster
+
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=3")
+
+
+def said(cluster: VirtualCluster, node: str, *command: str) -> str:
+    """What ssh from the control machine says, on both streams."""
+    done = cluster.run("control", [*SSH, node, *(command or ("hostname",))])
+    return done.stdout + done.stderr
+
+
+SEEN = {
+    "sshd-down": ("Connection refused", []),
+    "sshd-hang": ("timed out during banner exchange", []),
+    "host-key": ("Host key verification failed", []),
+    "password-only": ("Permission denied (password", []),
+    "cut": ("timed out", ["drop"]),
+    "block": ("Connection refused", ["22", "reject"]),
+    "only-from": ("Connection refused", ["node3", "reject"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "seen"), SEEN.items(), ids=SEEN)
+def test_a_node_that_cannot_be_reached_says_so_and_heals(
+    cluster4: VirtualCluster, kind: str, seen: tuple[str, list[str]]
+) -> None:
+    message, arguments = seen
+    cluster4.fault("node4", kind, *arguments)
+    assert message in said(cluster4, "node4")
+    cluster4.heal("node4")
+    assert said(cluster4, "node4") == "node4\n"
+
+
+def test_an_unplugged_node_whose_address_nobody_knows_has_no_route(
+    cluster4: VirtualCluster,
+) -> None:
+    cluster4.fault("node2", "cut")
+    cluster4.run("control", ["ip", "neigh", "flush", "all"], user="root")
+    patient = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+    assert "No route to host" in cluster4.run("control", [*patient, "node2", "true"]).stderr
+
+
+def test_a_node_behind_a_jump_host_is_reached_only_through_it(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node4", "only-from", "node3")
+    assert "timed out" in said(cluster4, "node4")
+    through = cluster4.run("control", [*SSH, "-J", "node3", "node4", "hostname"])
+    assert through.stdout == "node4\n"
+
+
+def test_a_delay_makes_logins_slow(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node1", "delay", 200)
+    began = time.monotonic()
+    assert said(cluster4, "node1") == "node1\n"
+    assert time.monotonic() - began > 1  # five round trips at the least
+
+
+def test_data_arrives_intact_over_a_slow_cable(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node1", "delay", 20, 5)
+    ssh = " ".join(SSH)
+    script = f"head -c 3M /dev/urandom > r; md5sum < r; {ssh} node1 md5sum < r; rm r"
+    first, second = cluster4.run("control", ["sh", "-c", script], check=True).stdout.splitlines()
+    assert first == second
+
+
+def test_lost_packets_are_sent_again(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node1", "loss", 20)
+    patient = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=40")
+    assert cluster4.run("control", [*patient, "node1", "hostname"]).stdout == "node1\n"
+
+
+def test_a_narrow_cable_takes_its_time(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node2", "rate", "10mbit")
+    began = time.monotonic()
+    script = f"head -c 2M /dev/zero | {' '.join(SSH)} node2 wc -c"
+    assert cluster4.run("control", ["sh", "-c", script]).stdout == "2097152\n"
+    assert time.monotonic() - began > 1.2
+
+
+@pytest.mark.parametrize("path", ["/", "/scratch", "/dev/shm"])
+def test_a_full_disk_refuses_files_and_lets_logins_in(cluster4: VirtualCluster, path: str) -> None:
+    write = f"head -c 100k /dev/zero > {path.rstrip('/')}/big"
+    if path == "/":
+        write = "head -c 100k /dev/zero > /tmp/big"
+    cluster4.fault("node1", "disk-full", path)
+    assert "No space left on device" in said(cluster4, "node1", write)
+    cluster4.heal("node1")
+    assert said(cluster4, "node1", write) == ""
+
+
+def test_a_skewed_clock_is_ahead(cluster4: VirtualCluster) -> None:
+    try:
+        cluster4.fault("node1", "skew", "+3600")
+    except ClusterError as error:
+        pytest.skip(str(error))
+    ahead = int(said(cluster4, "node1", "date", "+%s")) - time.time()
+    assert 3590 < ahead < 3620
+
+
+def test_a_blocked_port_leaves_ssh_alone(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node4", "block", "29500,30000-30010")
+    assert said(cluster4, "node4") == "node4\n"
+    probe = "import socket; socket.create_connection(('node4', {}), timeout=1)"
+    blocked, shut = (
+        cluster4.run("control", ["/usr/bin/python3", "-c", probe.format(port)]).stderr
+        for port in (29500, 29501)
+    )
+    assert "TimeoutError" in blocked
+    assert "ConnectionRefusedError" in shut
+
+
+def test_a_crashed_node_is_gone_with_its_processes_and_files(cluster4: VirtualCluster) -> None:
+    cluster4.run("node3", ["touch", "/tmp/file"], check=True)
+    before = cluster4.run("node3", ["cat", "/proc/sys/kernel/random/boot_id"]).stdout
+    with cluster4.popen("node3", ["sleep", "60"]) as sleep:
+        cluster4.crash("node3")
+        assert sleep.wait(10) == 128 + signal.SIGKILL
+    assert "hostname" not in said(cluster4, "node3")
+    cluster4.boot("node3")
+    assert said(cluster4, "node3") == "node3\n"
+    assert cluster4.run("node3", ["ls", "/tmp/file"]).returncode != 0
+    assert cluster4.run("node3", ["cat", "/proc/sys/kernel/random/boot_id"]).stdout != before
+
+
+def test_heal_puts_all_nodes_right_at_once(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node[12]", "sshd-down")
+    cluster4.fault("node1", "rate", "50mbit")
+    cluster4.crash("node4")
+    cluster4.heal()
+    assert [said(cluster4, node) for node in cluster4.names] == [f"{n}\n" for n in cluster4.names]
+    assert not any(node.faults for node in cluster4.cluster.nodes.values())
+
+
+def test_an_unknown_fault_is_answered_with_those_that_exist(cluster4: VirtualCluster) -> None:
+    with pytest.raises(ClusterError, match="unknown fault 'gremlin'; there are sshd-down"):
+        cluster4.fault("node1", "gremlin")
+
+
+def test_a_fault_without_its_arguments_is_answered_with_its_usage(
+    cluster4: VirtualCluster,
+) -> None:
+    with pytest.raises(ClusterError, match="usage: fault node1 loss PERCENT"):
+        cluster4.fault("node1", "loss")
+    assert cluster4.cluster.node("node1").faults == {}
+
+
+def test_a_fault_cannot_be_stacked_on_itself(cluster4: VirtualCluster) -> None:
+    cluster4.fault("node1", "sshd-down")
+    with pytest.raises(ClusterError, match="has the fault sshd-down already: heal it first"):
+        cluster4.fault("node1", "sshd-down")

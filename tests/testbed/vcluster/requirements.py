@@ -1,0 +1,52 @@
+"""What a virtual cluster needs of the machine, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+
+from tests.testbed.vcluster.inside import PATH
+
+PACKAGES = {
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "bridge": "iproute2",
+    "tc": "iproute2",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+}
+"""Program -> the Debian package that has it."""
+
+
+def missing() -> str | None:
+    """Why there can be no virtual cluster here, with what to do; None when there can."""
+    if platform.system() != "Linux":
+        return f"needs Linux, this is {platform.system()}"
+    absent = [program for program in PACKAGES if shutil.which(program, path=PATH) is None]
+    if absent:
+        packages = " ".join(sorted({PACKAGES[program] for program in absent}))
+        return f"needs {', '.join(absent)}: apt-get install {packages}"
+    return _namespaces_refused()
+
+
+def _namespaces_refused() -> str | None:
+    user = ["--user", "--map-root-user"] if os.geteuid() else []
+    kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
+    command = ["unshare", *user, *kinds, "mount", "-t", "tmpfs", "none", "/tmp"]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    if done.returncode == 0:
+        return None
+    said = done.stderr.strip().partition("\n")[0]
+    allow = (
+        "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0) or use root"
+        if user
+        else "start the container with --privileged, or use a virtual machine"
+    )
+    return f"needs namespaces ({said}): {allow}"
