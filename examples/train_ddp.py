@@ -48,7 +48,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch", type=int, default=96, help="global batch size")
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, default=Path("checkpoints"), help="directory")
     parser.add_argument("--each-node", action="store_true", help="save on every node")
@@ -71,7 +71,7 @@ def make_batch(step: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The same batch on every rank: inputs and the function that is to be learned."""
     generator = torch.Generator().manual_seed(1_000_003 + step)
     inputs = torch.randn(size, 16, generator=generator)
-    return inputs, torch.sin(inputs.sum(1, keepdim=True)) + 0.1 * inputs[:, :1]
+    return inputs, torch.tanh(inputs[:, :4].sum(1, keepdim=True)) + 0.5 * inputs[:, 4:5]
 
 
 def train_step(

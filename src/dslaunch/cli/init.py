@@ -14,6 +14,10 @@ from dslaunch.errors import UsageError
 if TYPE_CHECKING:
     from dslaunch.cluster.discover import Discovered
 
+GPU_TIMEOUT = 30.0
+"""Seconds; a driver that is being loaded takes several."""
+SOURCES = "--hostfile FILE, --hosts NAMES, --ssh-config FILE, --slurm-env or --local"
+
 
 def init(
     hostfile: Annotated[Path | None, typer.Option(help="From a DeepSpeed hostfile.")] = None,
@@ -31,33 +35,48 @@ def init(
     ] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Write a commented cluster file.
+    """Write a commented cluster file from one of five sources.
 
     Example: dslaunch init --hosts 'node[01-04]' --slots 8
     """
     from dslaunch.cluster.discover import cluster_yaml
 
-    chosen = [name for name, given in (
-        ("--hostfile", hostfile), ("--hosts", hosts), ("--ssh-config", ssh_config),
-        ("--slurm-env", slurm_env), ("--local", local),
-    ) if given]  # fmt: skip
-    if len(chosen) != 1:
-        given = " and ".join(chosen) or "none"
-        raise UsageError(
-            f"one source is needed, got {given}",
-            hint="--hostfile FILE, --hosts NAMES, --ssh-config FILE, --slurm-env or --local",
-        )
+    sources = {
+        "--hostfile": hostfile is not None,
+        "--hosts": hosts is not None,
+        "--ssh-config": ssh_config is not None,
+        "--slurm-env": slurm_env,
+        "--local": local,
+    }
+    check_one([name for name, given in sources.items() if given])
+    if hostfile is not None and slots is not None:
+        raise UsageError("--slots does not go with --hostfile, which says how many there are")
     text = cluster_yaml(_discover(hostfile, hosts, ssh_config, slurm_env, slots))
     if str(output) == "-":
         ui.result(text)
-        return
-    if output.exists() and not force:
-        raise UsageError(f"{output} is there already", hint="--force replaces it, -o names another")
+    else:
+        write(output, text, force=force)
+        ui.say(f"wrote {output}; look at it, then: dslaunch validate {output}")
+
+
+def check_one(given: list[str]) -> None:
+    """Refuse no source and two sources. Raises UsageError."""
+    if len(given) != 1:
+        what = " and ".join(given) or "none"
+        raise UsageError(f"one source is needed, got {what}", hint=SOURCES)
+
+
+def write(path: Path, text: str, *, force: bool) -> None:
+    """Write a file that must not be there yet, unless `force`. Raises UsageError."""
     try:
-        output.write_text(text, "utf-8")
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} is there already", hint="--force replaces it, -o names another"
+        ) from None
     except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from None
-    ui.say(f"wrote {output}; look at it, then: dslaunch validate {output}")
+        raise UsageError(f"--output {path}: {error.strerror}") from None
 
 
 def _discover(
@@ -70,28 +89,37 @@ def _discover(
     from dslaunch.cluster import discover
 
     if hostfile is not None:
-        return discover.from_hostfile(_read(hostfile), hostfile.name)
+        return discover.from_hostfile(_read(hostfile, "--hostfile"), str(hostfile))
     if hosts is not None:
         return discover.from_hosts(hosts, slots)
     if ssh_config is not None:
-        return discover.from_ssh_config(_read(ssh_config), slots)
+        return discover.from_ssh_config(_read(ssh_config, "--ssh-config"), slots)
     if slurm:
         return discover.from_slurm(os.environ, slots)
-    return discover.from_machine(_gpu_list(), slots)
+    return discover.from_machine(_gpu_list() if slots is None else "", slots)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, option: str) -> str:
     try:
         return path.expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise UsageError(f"{option} {path}: {why}") from None
 
 
 def _gpu_list() -> str:
+    """What `nvidia-smi -L` prints; nothing where there is no such program. Raises UsageError."""
     import shutil
     import subprocess
 
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
-    return subprocess.run([program, "-L"], capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run(
+            [program, "-L"], capture_output=True, text=True, check=False, timeout=GPU_TIMEOUT
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(
+            f"--local: {error}", hint="say how many GPUs there are: --slots N"
+        ) from None

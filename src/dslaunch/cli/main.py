@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
 import sys
@@ -12,9 +13,11 @@ import typer
 
 from dslaunch import __version__
 from dslaunch.cli import init, nodes, options, render, run, schema, ui, validate
+from dslaunch.cli.words import MoreOptions
 from dslaunch.errors import DslaunchError
 
 app = typer.Typer(
+    name="dslaunch",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -38,7 +41,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Say more; -vv says all.")
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, show_default=False, help="Say more; -vv says all."
+        ),
     ] = 0,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
@@ -53,11 +59,25 @@ def root(
 def main() -> None:
     """Run the program."""
     signal.signal(signal.SIGINT, _interrupted)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # arguments and variables that are no UTF-8 come out as the bytes that they were
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
-        app()
+        _invoke(sys.argv[1:])
     except DslaunchError as error:
         ui.error(error)
         sys.exit(error.exit_code)
+
+
+def _invoke(args: list[str]) -> NoReturn:
+    """Parse, call and exit; parse again for options that stand behind the first words."""
+    own: list[str] = []
+    while True:
+        try:
+            app(args, obj=own)
+        except MoreOptions as more:
+            args = args[: len(args) - more.unread] + more.rest
+            own = more.own
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:

@@ -20,7 +20,13 @@ from dslaunch.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Placement
+    from collections.abc import Sequence
+
+    from dslaunch.cluster.model import Allocation, Cluster, Node
+
+Row = tuple["Node", tuple[int, ...], range]
+"""A node with the slots and ranks that a run has on it; a spare that waits has no ranks."""
+HEAD = ("HOST", "SLOTS", "RANKS", "ADDRESS", "LABELS")
 
 
 def nodes(
@@ -32,7 +38,7 @@ def nodes(
     label: Label = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Show the nodes that a run would use, with their slots and ranks.
+    """Show the nodes that a run would use, their slots and ranks, and the spares.
 
     Example: dslaunch nodes cluster.yaml --include 'node[01-03]:0-3'
     """
@@ -41,50 +47,61 @@ def nodes(
     from dslaunch.cluster.select import select
 
     cluster = open_cluster(file)
-    allocation = select(cluster, selection(include, exclude, nodes, slots, label))
+    chosen = rows(cluster, select(cluster, selection(include, exclude, nodes, slots, label)))
     if json:
-        ui.result(jsonlib.dumps([as_data(p) for p in allocation.placements], indent=2))
-        return
-    groups = [list(same) for _, same in groupby(allocation.placements, key=_alike)]
-    head = ("HOST", "SLOTS", "RANKS", "ADDRESS", "LABELS")
-    ui.result(ui.table([head, *map(_row, groups)]))
+        ui.result(jsonlib.dumps([as_data(row) for row in chosen], indent=2))
+    else:
+        groups = [list(same) for _, same in groupby(chosen, key=_alike)]
+        ui.result(ui.table([HEAD, *map(_cells, groups)], ui.width()))
 
 
-def as_data(placement: Placement) -> dict[str, Any]:
+def rows(cluster: Cluster, allocation: Allocation) -> list[Row]:
+    """The nodes in rank order, then the spares that wait."""
+    used = set(allocation.hosts)
+    waiting = [node for node in cluster.nodes if node.spare and node.host not in used]
+    return [
+        *((p.node, p.slots, p.ranks) for p in allocation.placements),
+        *((node, node.slots, range(0)) for node in waiting),
+    ]
+
+
+def as_data(row: Row) -> dict[str, Any]:
     """One node for programs."""
-    node = placement.node
+    node, slots, ranks = row
     return {
         "host": node.host,
-        "slots": list(placement.slots),
-        "ranks": list(placement.ranks),
+        "slots": list(slots),
+        "ranks": list(ranks),
         "address": node.address,
         "labels": dict(node.labels),
         "spare": node.spare,
     }
 
 
-def _alike(placement: Placement) -> tuple[object, ...]:
-    node = placement.node
-    return placement.slots, node.labels, node.spare, node.address is None
+def _alike(row: Row) -> tuple[object, ...]:
+    node, slots, ranks = row
+    return slots, bool(ranks), node.labels, node.spare, node.address is None
 
 
-def _row(group: list[Placement]) -> tuple[str, ...]:
+def _cells(group: list[Row]) -> tuple[str, ...]:
+    """One line of the table for nodes that follow each other and are alike."""
     from dslaunch.cluster.nodeset import fold
 
-    first, last = group[0], group[-1]
-    addresses = [p.node.address for p in group if p.node.address]
-    labels = [f"{name}={value}" for name, value in first.node.labels]
+    node, slots, ranks = group[0]
+    hosts = [each.host for each, _, _ in group]
+    addresses = [each.address for each, _, _ in group if each.address]
+    labels = [f"{name}={value}" for name, value in node.labels]
     each = " each" if len(group) > 1 else ""
     return (
-        fold([p.node.host for p in group]),
-        f"{span(first.slots)}{each}",
-        span(range(first.first_rank, last.ranks[-1] + 1)),
+        fold(hosts),
+        f"{span(slots)}{each}",
+        span(range(ranks.start, group[-1][2].stop)) if ranks else "-",
         fold(addresses) if addresses else "-",
-        ",".join([*labels, *(["spare"] if first.node.spare else [])]) or "-",
+        ",".join([*labels, *(["spare"] if node.spare else [])]) or "-",
     )
 
 
-def span(numbers: range | tuple[int, ...]) -> str:
+def span(numbers: Sequence[int]) -> str:
     """Ascending numbers as `0-3` or `0,2,3`."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}-{numbers[-1]}"

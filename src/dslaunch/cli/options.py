@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cluster.model import Cluster, JobDefaults, Node
+from dslaunch.cli.words import JobOptions, make_job, own_first, split_words
 from dslaunch.errors import UsageError
-from dslaunch.launch.job import Job, Kind
 
 if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster, Node
     from dslaunch.cluster.select import Selection
+    from dslaunch.launch.job import Job
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
 # everything behind the first word that is no option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
+
+def in_order(*, formats: int = 0) -> Callable[[typer.Context, list[str] | None], list[str]]:
+    """A callback that lets options stand behind the first words; see `words.MoreOptions`."""
+
+    def put_in_order(context: typer.Context, value: list[str] | None) -> list[str]:
+        return own_first(context.obj or [], value or [], formats=formats)
+
+    return put_in_order
+
+
 ClusterFile = Annotated[
     Path | None,
-    typer.Argument(help=f"The cluster file; default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}."),
+    typer.Argument(
+        metavar="CLUSTER.yaml",
+        help=f"The cluster file; default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}.",
+    ),
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CLUSTER.yaml] [SCRIPT] [ARGS]...", show_default=False),
+    typer.Argument(
+        metavar="CLUSTER.yaml SCRIPT ARGS",
+        help=f"The cluster file, by default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}; "
+        "then what to run, by default the file's job.",
+        show_default=False,
+        callback=in_order(),
+    ),
 ]
 Include = Annotated[
     str, typer.Option("--include", "-i", help="Use only these: node[01-03]:0-3@old01.")
@@ -114,46 +132,15 @@ def read_job(
 
     `fallback` is the script where none is named, for commands that need none. Raises UsageError.
     """
-    if module and no_python:
-        raise UsageError("--module and --no-python exclude each other")
     file, program, args = split_words(words)
+    options = JobOptions(module, no_python, launcher, tuple(env or ()), fallback)
     cluster = open_cluster(file)
     if workdir is not None:
         cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
-    defaults = cluster.job or JobDefaults()
-    kind: Kind = "module" if module else "command" if no_python else "script"
-    if program is None:
-        program, kind, args = _default_program(defaults, kind, fallback)
-    if kind != "module":
-        program = program_path(program, Path.cwd())
-    variables = dict(cluster.env)
-    variables |= copied(cluster.env_from, os.environ)
-    variables |= dict(defaults.env) | read_settings(env or [], os.environ)
-    job = Job(
-        program=program,
-        args=tuple(args),
-        kind=kind,
-        launcher=launcher or cluster.launcher,
-        env=tuple(variables.items()),
-        secrets=cluster.secrets,
-    )
+    job = make_job(cluster, program, args, options, os.environ)
+    if job.kind != "module":
+        job = replace(job, program=program_path(job.program, Path.cwd()))
     return Asked(cluster, job)
-
-
-def split_words(words: list[str]) -> tuple[Path | None, str | None, list[str]]:
-    """Split into cluster file, program and arguments; the file is known by its ending.
-
-    Raises UsageError for an option that stands behind the cluster file.
-    """
-    rest = list(words)
-    file = Path(rest.pop(0)) if rest and rest[0].endswith((".yaml", ".yml")) else None
-    if file is not None and rest and rest[0].startswith("-"):
-        raise UsageError(
-            f"{rest[0]} stands behind the cluster file, where the script is expected",
-            hint=f"options of dslaunch go before {file}; what follows the script is the script's",
-        )
-    program = rest.pop(0) if rest else None
-    return file, program, rest
 
 
 def program_path(program: str, cwd: Path) -> str:
@@ -163,42 +150,3 @@ def program_path(program: str, cwd: Path) -> str:
     if not path.is_file() or "/" not in program:
         return program
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
-
-
-def copied(patterns: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables whose names match one of the patterns."""
-    return {
-        name: environ[name]
-        for name in sorted(environ)
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-    }
-
-
-def read_settings(settings: list[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Read `NAME=VALUE` words; a bare `NAME` copies the caller's. Raises UsageError."""
-    found = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UsageError(f"--env: {name!r} is no name of a variable", hint="--env NAME=VALUE")
-        if not equals and name not in environ:
-            raise UsageError(
-                f"--env: {name} is not set in your environment", hint="--env NAME=VALUE"
-            )
-        found[name] = value if equals else environ[name]
-    return found
-
-
-def _default_program(
-    defaults: JobDefaults, kind: Kind, fallback: str | None
-) -> tuple[str, Kind, list[str]]:
-    if defaults.module is not None:
-        return defaults.module, "module", list(defaults.args)
-    if defaults.script is not None:
-        return defaults.script, "script", list(defaults.args)
-    if fallback is not None:
-        return fallback, kind, []
-    raise UsageError(
-        "no script: none given, and the cluster file has no `job:`",
-        hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
-    )

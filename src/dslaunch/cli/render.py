@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +13,30 @@ from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setti
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.select import Selection
+    from dslaunch.cluster.model import Allocation
+    from dslaunch.launch.plan import Decided
+    from dslaunch.render.launch import Rendered
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FORMAT CLUSTER.yaml SCRIPT ARGS",
+        help="A format of --list; then the cluster file and what to run, as for `run`. "
+        "The script is train.py where none is named.",
+        show_default=False,
+        callback=options.in_order(formats=1),
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option("--master-addr", help="Where rank 0 is; default: the first node.")
+]
+Port = Annotated[
+    int | None, typer.Option("--master-port", min=1, max=65535, help="Its port; default 29500.")
+]
 
 
 def render(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FORMAT [CLUSTER.yaml] [SCRIPT] [ARGS]...", show_default=False),
-    ] = None,
+    words: Words = None,
     include: Include = "",
     exclude: Exclude = "",
     nodes: Nodes = None,
@@ -31,66 +47,110 @@ def render(
     launcher: Launcher = None,
     env: Setting = None,
     workdir: options.Workdir = None,
+    master_addr: Address = None,
+    master_port: Port = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
     formats: Annotated[bool, typer.Option("--list", help="List the formats.")] = False,
 ) -> None:
-    """Print what another launcher needs: a hostfile, an include string, its commands.
+    """Print a hostfile, an include string or another launcher's commands.
 
     No node is asked; what is assumed is said on standard error.
+
     Example: dslaunch render torchrun cluster.yaml train.py
     """
-    from dslaunch.render import formats as known
+    from dslaunch.cluster.select import select
 
     if formats:
-        ui.result(ui.table([(name, known.get(name).summary) for name in known.names()]))
+        ui.result(_format_list())
         return
     name, *rest = words or [""]
-    if name not in known.names():
-        raise _unknown(name, known.names())
-    text, notes = _rendered(
-        name,
-        options.read_job(
-            rest,
-            module=module,
-            no_python=no_python,
-            launcher=launcher,
-            env=env,
-            workdir=workdir,
-            fallback="train.py",
-        ),
-        options.selection(include, exclude, nodes, slots, label),
+    check_format(name)
+    asked = options.read_job(
+        rest,
+        module=module,
+        no_python=no_python,
+        launcher=launcher,
+        env=env,
+        workdir=workdir,
+        fallback="train.py",
     )
-    for note in notes:
-        ui.say(note)
-    if output is None:
-        ui.result(text)
-    else:
-        _write(output, text)
+    allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
+    decided = assumed(asked, allocation, master_addr, master_port)
+    _hand_over(_rendered(name, asked, allocation, decided), decided, output)
 
 
-def _rendered(name: str, asked: options.Asked, selection: Selection) -> tuple[str, list[str]]:
-    from dslaunch.cluster.select import select
+def check_format(name: str) -> None:
+    """Refuse an unknown format before anything is read. Raises UsageError."""
+    from dslaunch.render import formats
+
+    if not name:
+        known = ", ".join(formats.names())
+        raise UsageError("no format given", hint=f"dslaunch render FORMAT; there are: {known}")
+    if name.startswith("-"):
+        raise UsageError(f"{name} stands where the format is expected", hint="see --list")
+    formats.get(name)
+
+
+def assumed(
+    asked: options.Asked, allocation: Allocation, address: str | None, port: int | None
+) -> Decided:
+    """What is assumed of the nodes, less what the options say about the master."""
     from dslaunch.launch.assume import assume
+
+    network = replace(asked.cluster.network, master_port=port or asked.cluster.network.master_port)
+    cluster = replace(asked.cluster, network=network)
+    decided = assume(cluster, allocation, str(Path.cwd()))
+    if address is None:
+        return decided
+    master = f"{address}:{decided.rendezvous.port}"
+    why = "given by --master-addr"
+    return replace(
+        decided,
+        rendezvous=replace(decided.rendezvous, address=address),
+        decisions=tuple(
+            replace(d, value=master, why=why, assumed=False) if d.what == "master" else d
+            for d in decided.decisions
+        ),
+    )
+
+
+def _rendered(
+    name: str, asked: options.Asked, allocation: Allocation, decided: Decided
+) -> Rendered:
     from dslaunch.render import formats
     from dslaunch.render.launch import Launch
 
-    allocation = select(asked.cluster, selection)
-    decided = assume(asked.cluster, allocation, str(Path.cwd()))
-    rendered = formats.render(name, Launch(asked.cluster.name, allocation, asked.job, decided))
-    assumed = [d for d in decided.decisions if d.assumed and d.value in rendered.text]
-    notes = [f"assumed: {d.what} {d.value} ({d.why})" for d in assumed]
-    return rendered.text, [*notes, *(f"note: {note}" for note in rendered.notes)]
+    return formats.render(name, Launch(asked.cluster.name, allocation, asked.job, decided))
 
 
-def _unknown(name: str, names: tuple[str, ...]) -> UsageError:
-    close = difflib.get_close_matches(name, names, 1)
-    what = f"no format is named {name!r}" if name else "no format given"
-    hint = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(names)}"
-    return UsageError(what, hint=hint)
+def _hand_over(rendered: Rendered, decided: Decided, output: Path | None) -> None:
+    """Print or write the text; the notes on it go to people."""
+    for d in decided.decisions:
+        if d.assumed and _says(rendered.text, d.value):
+            ui.say(f"assumed: {d.what} {d.value} ({d.why})")
+    for note in rendered.notes:
+        ui.say(f"note: {note}")
+    if output is None:
+        ui.result(rendered.text)
+    else:
+        _write(output, rendered.text)
+
+
+def _says(text: str, value: str) -> bool:
+    """Whether a decision has a part in the text; address and port may stand apart in it."""
+    address, _, port = value.rpartition(":")
+    return value in text or (bool(address) and address in text and port in text)
+
+
+def _format_list() -> str:
+    from dslaunch.render import formats
+
+    rows = [(name, formats.get(name).summary) for name in formats.names()]
+    return ui.table(rows, ui.width())
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, "utf-8")
+        path.write_text(text, "utf-8", "surrogateescape")
     except OSError as error:
         raise UsageError(f"--output {path}: {error.strerror}") from None

@@ -6,7 +6,7 @@ from dslaunch.cli import ui
 
 
 def schema() -> None:
-    """Print the cluster file's JSON Schema, which editors check and complete by.
+    """Print the cluster file's JSON Schema, for editors.
 
     Example: dslaunch schema > cluster.schema.json
     """

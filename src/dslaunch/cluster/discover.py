@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from dslaunch.cluster.hostfile import parse_hostfile
-from dslaunch.cluster.nodeset import expand, fold
+from dslaunch.cluster.names import host_fault
+from dslaunch.cluster.nodeset import expand, fold_in_order, numbers
 from dslaunch.errors import UsageError
 
 DEFAULT_SLOTS = 8
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
+_COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
+_GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,60 +31,165 @@ class Discovered:
     transport: str = "fabric"
     guessed_slots: bool = False
     """Nobody said how many slots there are."""
+    notes: tuple[str, ...] = ()
+    """What was left out, for people."""
 
 
 def from_hostfile(text: str, name: str) -> Discovered:
-    """The hosts of a DeepSpeed hostfile. Raises ConfigError."""
+    """Take the hosts of a DeepSpeed hostfile. Raises ConfigError."""
     return Discovered(f"hostfile {name}", parse_hostfile(text, name))
 
 
 def from_hosts(folded: str, slots: int | None) -> Discovered:
-    """A list of names such as `node[01-04],old01`. Raises UsageError."""
-    try:
-        hosts = expand(folded)
-    except ValueError as error:
-        raise UsageError(f"--hosts: {error}") from None
-    nodes = tuple((host, slots or DEFAULT_SLOTS) for host in hosts)
-    return Discovered(f"hosts {folded}", nodes, guessed_slots=slots is None)
+    """Take a list of names such as `node[01-04],old01`. Raises UsageError."""
+    hosts = _hosts(folded, "--hosts")
+    return Discovered(f"hosts {folded}", _alike(hosts, slots), guessed_slots=slots is None)
 
 
 def from_ssh_config(text: str, slots: int | None) -> Discovered:
-    """The `Host` entries of an ssh_config, those with wildcards left out. Raises UsageError."""
-    words = re.findall(r"(?im)^\s*host\s*[= ]\s*(.+)$", text)
-    names = [n for line in words for n in line.split() if not set(n) & set("*?!\"'")]
-    hosts = dict.fromkeys(names)
+    """Take the `Host` entries of an ssh_config that look like nodes. Raises UsageError.
+
+    Left out are patterns, the jump hosts of others, and hosts whose user is `git`.
+    """
+    users: dict[str, str] = {}
+    jumps: set[str] = set()
+    included = False
+    for names, keyword, value in _ssh_settings(text):
+        included |= keyword == "include"
+        if keyword == "host":
+            users |= dict.fromkeys(names, "")
+        elif keyword == "user":
+            users |= dict.fromkeys(names, value)
+        elif keyword == "proxyjump":
+            jumps |= {hop.rpartition("@")[2].partition(":")[0] for hop in value.split(",")}
+    hosts = [h for h, user in users.items() if user != "git" and h not in jumps]
     if not hosts:
-        raise UsageError("the ssh config has no `Host` entry without wildcards")
-    nodes = tuple((host, slots or DEFAULT_SLOTS) for host in hosts)
-    return Discovered("~/.ssh/config", nodes, guessed_slots=slots is None)
+        raise UsageError("the ssh config has no `Host` entry that looks like a node")
+    left_out = [name for name in users if name not in hosts]
+    notes = [f"left out, since nodes are reached through it: {h}" for h in left_out if h in jumps]
+    notes += ["what the ssh config includes was not read"] if included else []
+    return Discovered(
+        "the ssh config", _alike(hosts, slots), guessed_slots=slots is None, notes=tuple(notes)
+    )
 
 
 def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
-    """The nodes of the SLURM allocation that we are in. Raises UsageError.
+    """Take the nodes of the SLURM allocation that we are in. Raises UsageError.
 
-    GPU counts may be `8`, `a100:4` or `gpu:a100:4` (sbatch's manual, --gpus-per-node).
+    The parts of a heterogeneous job are known by a suffix, as in SLURM_JOB_NODELIST_HET_GROUP_0
+    (SLURM's page on heterogeneous jobs, "Environment Variables").
     """
-    folded = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if not folded:
-        raise UsageError("SLURM_JOB_NODELIST is not set", hint="call it inside salloc or a job")
-    counted = environ.get("SLURM_GPUS_ON_NODE") or environ.get("SLURM_GPUS_PER_NODE") or ""
-    count = counted.rpartition(":")[2]
-    found = slots or (int(count) if count.isdigit() else None)
-    nodes = tuple((host, found or DEFAULT_SLOTS) for host in expand(folded))
-    return Discovered("the SLURM allocation", nodes, guessed_slots=found is None)
+    size = environ.get("SLURM_HET_SIZE", "")
+    groups = [f"_HET_GROUP_{i}" for i in range(int(size))] if size.isdecimal() else [""]
+    nodes: list[tuple[str, int]] = []
+    guessed = False
+    for group in groups:
+        name = f"SLURM_JOB_NODELIST{group}"
+        folded = environ.get(name) or environ.get(f"SLURM_NODELIST{group}")
+        if not folded:
+            raise UsageError(f"{name} is not set", hint="call it inside salloc or a job")
+        found = slots or gpus_per_node(environ, group)
+        guessed |= found is None
+        nodes += _alike(_hosts(folded, name), found)
+    return Discovered("the SLURM allocation", tuple(nodes), guessed_slots=guessed)
 
 
 def from_machine(listed: str, slots: int | None) -> Discovered:
-    """This machine alone, from what `nvidia-smi -L` lists; two slots if it lists nothing."""
-    gpus = sum(line.startswith("GPU ") for line in listed.splitlines())
+    """Take this machine alone, with the GPUs that `nvidia-smi -L` lists; two slots for none."""
+    gpus = len(set(_GPU.findall(listed)))
     count = slots or gpus or 2
     return Discovered("this machine", (("localhost", count),), "local", not (slots or gpus))
 
 
 def cluster_yaml(found: Discovered) -> str:
-    """A commented cluster file; equal nodes in one entry."""
+    """Write a commented cluster file; equal neighbours are one entry."""
     from dslaunch.render.templates import render
 
-    groups = groupby(found.nodes, key=lambda node: node[1])
-    entries = [(fold([host for host, _ in same]), slots) for slots, same in groups]
-    return render("cluster.yaml.j2", found=found, entries=entries)
+    entries = [
+        (_yaml_text(fold_in_order([host for host, _ in alike])), slots)
+        for slots, alike in groupby(found.nodes, key=lambda node: node[1])
+    ]
+    return render(
+        "cluster.yaml.j2",
+        source=_one_line(found.source),
+        notes=[_one_line(note) for note in found.notes],
+        entries=entries,
+        guessed_slots=found.guessed_slots,
+        local=found.transport == "local",
+    )
+
+
+def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
+    """Say how many GPUs SLURM gives on each node; None: its variables do not say.
+
+    SLURM_GPUS_ON_NODE is a number; SLURM_GPUS_PER_NODE may be `8`, `a100:4`, `gpu:a100:4` or a
+    list of such (sbatch's manual, --gpus-per-node); SLURM_JOB_GPUS lists indexes. Else it is
+    SLURM_GPUS_PER_TASK times the tasks of SLURM_TASKS_PER_NODE, if those are equal on all nodes.
+    """
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        counts = [part.rpartition(":")[2] for part in environ.get(name + group, "").split(",")]
+        total = sum(int(count) for count in counts if count.isdecimal())
+        if total and all(count.isdecimal() for count in counts):
+            return total
+    try:
+        return len(set(numbers(environ.get(f"SLURM_JOB_GPUS{group}", "")))) or None
+    except ValueError:
+        pass
+    tasks = run_lengths(environ.get(f"SLURM_TASKS_PER_NODE{group}", ""))
+    gpus = environ.get(f"SLURM_GPUS_PER_TASK{group}", "").rpartition(":")[2]
+    if gpus.isdecimal() and len(set(tasks)) == 1:
+        return tasks[0] * int(gpus) or None
+    return None
+
+
+def run_lengths(text: str) -> tuple[int, ...]:
+    """Expand SLURM's run-length code, `2(x3),1` to (2, 2, 2, 1); empty for what is none."""
+    parts = [_COUNTED.fullmatch(part) for part in text.split(",")]
+    counted = [(int(m[1]), int(m[2] or 1)) for m in parts if m]
+    if len(counted) < len(parts) or sum(times for _, times in counted) > 100_000:
+        return ()
+    return tuple(number for number, times in counted for _ in range(times))
+
+
+def _alike(hosts: Iterable[str], slots: int | None) -> tuple[tuple[str, int], ...]:
+    return tuple((host, slots or DEFAULT_SLOTS) for host in hosts)
+
+
+def _hosts(folded: str, source: str) -> tuple[str, ...]:
+    """Expand a list of names. Raises UsageError for what no cluster file may have."""
+    try:
+        hosts = expand(folded)
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from None
+    for fault in filter(None, map(host_fault, hosts)):
+        raise UsageError(f"{source}: {fault}")
+    if len(set(hosts)) < len(hosts):
+        twice = Counter(hosts).most_common(1)[0][0]
+        raise UsageError(f"{source}: {twice!r} is there twice")
+    return hosts
+
+
+def _ssh_settings(text: str) -> Iterator[tuple[list[str], str, str]]:
+    """Give every setting of an ssh_config with the hosts that it is for.
+
+    A line is `Keyword value` or `Keyword=value`; keywords are in any case (ssh_config(5)).
+    """
+    names: list[str] = []
+    for line in text.splitlines():
+        keyword, _, value = re.sub(r"\s*=\s*|\s+", " ", line.strip(), count=1).partition(" ")
+        keyword = keyword.lower()
+        if keyword.startswith("#") or not value:
+            continue
+        if keyword in ("host", "match"):
+            words = value.replace('"', " ").split() if keyword == "host" else []
+            names = [word for word in words if host_fault(word) is None]
+        yield names, keyword, value.strip().strip('"')
+
+
+def _yaml_text(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _one_line(text: str) -> str:
+    """Make text fit for a comment: it must not end, and so open the file to what follows."""
+    return "".join(c if c.isprintable() else " " for c in text)

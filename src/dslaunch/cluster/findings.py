@@ -35,9 +35,9 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
-    "greater_than": "more than {gt}",
+    "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
+    "less_than": "less than {lt:g}",
     "less_than_equal": "at most {le}",
     "words": "{what}",
 }
@@ -112,15 +112,12 @@ def _message(finding: Mapping[str, Any], path: Path) -> str:
     expected = _EXPECTED.get(kind)
     if expected is None:
         return f"{finding['msg'][:1].lower()}{finding['msg'][1:]}, got {described(given)}"
+    expected = expected.format(**finding.get("ctx", {}))
+    if path[0] == "secrets":  # somebody may have put the secret itself there
+        return f"expected {expected}; a secret's value does not belong in this file"
     if "<value>" in finding["loc"]:
-        expected = f"`auto` or {expected}"
-    return f"expected {expected.format(**finding.get('ctx', {}))}, {_got(path, given)}"
-
-
-def _got(path: Path, given: Any) -> str:
-    if path[0] == "secrets":
-        return "got something else; a secret's value does not belong in this file"
-    return f"got {described(given)}"
+        expected = "`auto`" + (", " if " or " in expected else " or ") + expected
+    return f"expected {expected}, got {described(given)}"
 
 
 def _choices(finding: Mapping[str, Any]) -> str:

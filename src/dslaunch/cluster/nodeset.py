@@ -20,6 +20,7 @@ LIMIT = 100_000
 _PART = re.compile(r"(?:[^,\[\]]++|\[[^\[\]]*+\])*+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]{1,18})([^0-9]*)")
 _FOLDABLE = re.compile(r"[A-Za-z0-9._:-]+")
 
 
@@ -65,6 +66,24 @@ def fold(names: Iterable[str]) -> str:
     return ",".join([*folded, *(name for name in given if not _FOLDABLE.fullmatch(name))])
 
 
+def fold_in_order(names: Iterable[str]) -> str:
+    """Write names in short so that `expand` gives them back in the same order.
+
+    Only the last number of neighbours is folded: `n1 n2 n4 m n3` is `n[1-2,4],m,n3`.
+    """
+    pieces: list[tuple[str, str, list[list[str]]]] = []
+    for name in names:
+        match = _LAST_NUMBER.fullmatch(name)
+        start, number, end = (match[1], match[2], match[3]) if match else (name, "", "")
+        if not pieces or not number or pieces[-1][:2] != (start, end) or not pieces[-1][2]:
+            pieces.append((start, end, [[number, number]] if number else []))
+        elif number == _successor(pieces[-1][2][-1][1]):
+            pieces[-1][2][-1][1] = number
+        else:
+            pieces[-1][2].append([number, number])
+    return ",".join(map(_written, pieces))
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """Give the numbers of a list such as `0-3,7`, in the order in which they are written.
 
@@ -74,6 +93,22 @@ def numbers(text: str) -> tuple[int, ...]:
     if sum(each.size for each in ranges) > LIMIT:
         raise ValueError(_too_many(text))
     return tuple(n for each in ranges for n in range(each.first, each.last + 1))
+
+
+def _successor(number: str) -> str | None:
+    """Give the number that follows within one range; None where the padding would not hold."""
+    following = f"{int(number) + 1:0{len(number)}}"
+    padded = len(number) > 1 and number.startswith("0")
+    return None if padded and len(following) > len(number) else following
+
+
+def _written(piece: tuple[str, str, list[list[str]]]) -> str:
+    start, end, ranges = piece
+    if not ranges:
+        return start
+    texts = [first if first == last else f"{first}-{last}" for first, last in ranges]
+    inside = ",".join(texts)
+    return f"{start}[{inside}]{end}" if inside != ranges[0][0] else f"{start}{inside}{end}"
 
 
 def _parts(folded: str) -> Iterator[str]:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from dslaunch.cluster.findings import Checked
 from dslaunch.cluster.model import Node
-from dslaunch.cluster.nodeset import LIMIT, expand, shortened
-from dslaunch.cluster.schema import HOST_NAME, ClusterFile, NodeEntry
+from dslaunch.cluster.names import address_fault, host_fault
+from dslaunch.cluster.nodeset import LIMIT, expand
+from dslaunch.cluster.schema import ClusterFile, NodeEntry
 from dslaunch.cluster.yamltext import Document, Path
 from dslaunch.errors import Problem
 
 Secret = tuple[str, str | None]
 """A variable's name, and the file that has its value."""
 
-_HOST = re.compile(HOST_NAME.pattern)
 _FOR_ALL = ("user", "port", "identity_file", "jump")
 
 
@@ -29,27 +28,28 @@ class Nodes:
     document: Document
     nodes: list[Node] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    owners: dict[str, Path] = field(default_factory=dict)
-    """Host or address (in its own key) -> where it was named first."""
+    owners: dict[tuple[str, str], Path] = field(default_factory=dict)
+    """`host` or `address`, and the name -> where it was used first."""
 
-    def add(self, file: ClusterFile, entry: NodeEntry, index: int) -> None:
-        """Add the nodes of one entry."""
+    def add(self, file: ClusterFile, entry: NodeEntry, index: int) -> bool:
+        """Add the nodes of one entry; False: there are too many of them by now."""
         where: Path = ("nodes", index)
         hosts = self._names((*where, "host"), entry.host, host_fault)
         addresses: tuple[str | None, ...] = (None,) * len(hosts)
         if entry.address is not None:
             addresses = self._names((*where, "address"), entry.address, address_fault)
             if hosts and addresses and len(addresses) != len(hosts):
-                words = f"{len(addresses)} addresses for {len(hosts)} hosts"
+                words = f"expected as many as hosts, {len(hosts)}, got {len(addresses)}"
                 self.problem((*where, "address"), words)
         if len(self.nodes) + len(hosts) > LIMIT:
             self.problem((*where, "host"), f"there are more than {LIMIT:,} nodes")
-            return
+            return False
         settings = node_settings(file, entry)
         self.nodes += [
             Node(host=host, address=address, **settings)
             for host, address in zip(hosts, addresses, strict=False)
         ]
+        return True
 
     def problem(self, path: Path, message: str) -> None:
         """Note that something is wrong at `path`."""
@@ -69,16 +69,133 @@ class Nodes:
         return names
 
     def _claim(self, path: Path, names: tuple[str, ...]) -> None:
-        """Note whose the names are; say which are somebody's already, in one problem."""
-        kind = path[-1]
-        twice: list[str] = []
+        """Note where names are used; complain once of those that were used before."""
+        kind = str(path[-1])
+        twice = []
         for name in names:
-            if self.owners.setdefault(f"{kind} {name}", path) is not path or name in twice:
+            if (kind, name) in self.owners:
                 twice.append(name)
-        if len(twice) == 0 and len(set(names)) < len(names):
-            twice = [name for i, name in enumerate(names) if name in names[:i]]
+            else:
+                self.owners[kind, name] = path
         if twice:
-            first = self.owners[f"{kind} {twice[0]}"]
-            line = self.document.place(first)[0]
-            more = f" and {len(twice) - 1:,} more are" if len(twice) > 1 else " is"
-            self.problem(path, f"{kind} {twice[0]!r}{more} there already, in line {line}")
+            line = self.document.place(self.owners[kind, twice[0]])[0]
+            more = f" (and {len(twice) - 1:,} more)" if len(twice) > 1 else ""
+            self.problem(path, f"{kind} {twice[0]!r}{more} is there already, in line {line}")
+
+
+def expand_nodes(document: Document, checked: Checked) -> Nodes:
+    """Give every node by itself, with the settings of its entry and the file's below them."""
+    found = Nodes(document)
+    if checked.file is not None:
+        for index, entry in zip(checked.indexes, checked.file.nodes, strict=True):
+            if not found.add(checked.file, entry, index):
+                break
+    return found
+
+
+def node_settings(file: ClusterFile, entry: NodeEntry) -> dict[str, Any]:
+    """Give what all nodes of an entry have in common; the file holds where it is silent."""
+    settings = {
+        name: getattr(file.ssh, name) if (own := getattr(entry, name)) is None else own
+        for name in _FOR_ALL
+    }
+    own = entry.python is not None or entry.activate is not None
+    source = entry if own else file
+    return settings | {
+        "slots": _first_slots(entry.slots)
+        if isinstance(entry.slots, int)
+        else tuple(sorted(entry.slots)),
+        "python": source.python,
+        "activate": source.activate,
+        "env": tuple(entry.env.items()),
+        "labels": tuple(entry.labels.items()),
+        "spare": entry.spare,
+    }
+
+
+@cache
+def _first_slots(count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
+def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> Iterator[Problem]:
+    """Find what does not fit together."""
+    file = checked.file
+    if file is None:
+        return
+    entries: list[tuple[Path, NodeEntry]] = [
+        (("nodes", index), entry) for index, entry in zip(checked.indexes, file.nodes, strict=True)
+    ]
+    for path, words in (
+        *_two_interpreters(file, entries),
+        *_repeated_slots(entries),
+        *_spares_only(nodes, checked),
+        *_job(file, checked),
+        *_open_secrets(file, entries),
+    ):
+        yield document.problem(path, words)
+
+
+def secrets(file: ClusterFile) -> list[tuple[int, Secret]]:
+    """Give the secrets, each with the index of its item in the list."""
+    return [
+        (index, secret)
+        for index, item in enumerate(file.secrets)
+        for secret in (
+            [(item, None)]
+            if isinstance(item, str)
+            else [(name, source.file) for name, source in item.items()]
+        )
+    ]
+
+
+_Complaint = tuple[Path, str]
+
+
+def _two_interpreters(
+    file: ClusterFile, entries: list[tuple[Path, NodeEntry]]
+) -> Iterator[_Complaint]:
+    whole: list[tuple[Path, ClusterFile | NodeEntry]] = [((), file), *entries]
+    for where, holder in whole:
+        if holder.python is not None and holder.activate is not None:
+            yield (*where, "activate"), "`python` is given as well; keep one of the two"
+
+
+def _repeated_slots(entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
+    for where, entry in entries:
+        if isinstance(entry.slots, list) and len(set(entry.slots)) < len(entry.slots):
+            twice = next(s for i, s in enumerate(entry.slots) if s in entry.slots[:i])
+            yield (*where, "slots"), f"slot {twice} is there twice"
+
+
+def _spares_only(nodes: list[Node], checked: Checked) -> Iterator[_Complaint]:
+    if nodes and not checked.problems and all(node.spare for node in nodes):
+        yield ("nodes",), "all nodes are spares; at least one must not be"
+
+
+def _job(file: ClusterFile, checked: Checked) -> Iterator[_Complaint]:
+    if file.job is None:
+        return
+    if file.job.script is not None and file.job.module is not None:
+        yield ("job", "module"), "`script` is given as well; keep one of the two"
+    elif file.job.script is None and file.job.module is None and not checked.problems:
+        yield ("job",), "needs `script` or `module`"
+
+
+def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
+    """Find secrets that are named twice, or named as what is written down as well."""
+    hidden: set[str] = set()
+    for index, (name, _) in secrets(file):
+        if name in hidden:
+            yield ("secrets", index), f"`{name}` is there already"
+        hidden.add(name)
+    for index, name in enumerate(file.env_from):
+        if name in hidden:
+            yield ("env_from", index), f"`{name}` is a secret; leave it out here"
+    environments: list[tuple[Path, Iterable[str]]] = [(("env",), file.env)]
+    environments += [((*where, "env"), entry.env) for where, entry in entries if entry.env]
+    environments += [(("job", "env"), file.job.env)] if file.job else []
+    for where, names in environments:
+        for name in names:
+            if name in hidden:
+                yield (*where, name), f"`{name}` is a secret; leave it out here"

@@ -53,10 +53,6 @@ def _shape(value: Any) -> str:
     return "<mapping>" if isinstance(value, dict) else "<scalar>"
 
 
-HOST_NAME = Matching(
-    r"[A-Za-z0-9_][A-Za-z0-9._-]*",
-    "a host name of letters, digits, `.`, `_` and `-`, not beginning with `-` or `.`",
-)
 VARIABLE = Matching(
     r"[A-Za-z_][A-Za-z0-9_]*",
     "a variable's name of letters, digits and `_`, not beginning with a digit",
@@ -72,7 +68,7 @@ Variable = Annotated[str, VARIABLE]
 Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@`")]
 Jump = Annotated[str, Matching(r"[^\s-]\S*", "a jump host such as `user@bastion:22`")]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Slot = Annotated[int, Field(ge=0, lt=MOST_SLOTS)]
+Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
 Slots = Annotated[
     Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
     | Annotated[list[Slot], Field(min_length=1), Tag("<list>")],
@@ -129,10 +125,11 @@ class NodeEntry(Section):
         "Not together with `python`.",
     )
     env: Environment = Field(
-        {}, description="Variables for this node only; they win over the file's `env`."
+        default_factory=dict,
+        description="Variables for this node only; they win over the file's `env`.",
     )
     labels: dict[Label, Written] = Field(
-        {}, description="What the node can be chosen by, such as `rack: r1`."
+        default_factory=dict, description="What the node can be chosen by, such as `rack: r1`."
     )
     spare: bool = Field(
         False, description="A spare waits: it is used only if it is included by its name."
@@ -203,8 +200,12 @@ class JobSection(Section):
         Annotated[str, Matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module such as `pkg.train`")]
         | None
     ) = Field(None, description="A module's dotted name, run as `python -m` would.")
-    args: list[Written] = Field([], description="Its arguments, each exactly as it is written.")
-    env: Environment = Field({}, description="Variables for this job; they win over `env`.")
+    args: list[Written] = Field(
+        default_factory=list, description="Its arguments, each exactly as it is written."
+    )
+    env: Environment = Field(
+        default_factory=dict, description="Variables for this job; they win over `env`."
+    )
 
 
 _Secret = Annotated[
@@ -243,15 +244,20 @@ class ClusterFile(Section):
         description="A shell line before the job's command, such as `source venv/bin/activate`. "
         "Not together with `python`.",
     )
-    env: Environment = Field({}, description="Variables for every process of a run.")
+    env: Environment = Field(
+        default_factory=dict, description="Variables for every process of a run."
+    )
     env_from: list[
         Annotated[
             str,
             Matching(r"[A-Za-z_*][A-Za-z0-9_*]*", "a variable's name or a pattern like `WANDB_*`"),
         ]
-    ] = Field([], description="Variables copied from the caller; `*` stands for any characters.")
+    ] = Field(
+        default_factory=list,
+        description="Variables copied from the caller; `*` stands for any characters.",
+    )
     secrets: list[_Secret] = Field(
-        [],
+        default_factory=list,
         description="Variables that are written nowhere: a name, read from the caller's "
         "environment, or `NAME: {file: path}`.",
     )
@@ -269,7 +275,8 @@ class ClusterFile(Section):
         ],
         Written,
     ] = Field(
-        {}, description="Options for sbatch by their long names, such as `cpus_per_task: 10`."
+        default_factory=dict,
+        description="Options for sbatch by their long names, such as `cpus_per_task: 10`.",
     )
     job: JobSection | None = Field(None, description="What runs when nothing else is named.")
 

@@ -37,6 +37,7 @@ _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_NUMERIC = frozenset("-0123456789")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"(?=.*[.eE])-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -115,8 +116,8 @@ def _read_events(text: str, reader: _Reader) -> None:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
-        while loader.check_event():
-            reader.take(loader.get_event())
+        while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
+            reader.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -197,21 +198,24 @@ class _Reader:
             raise self.fatal(_place(event), "a second document begins; there must be one")
 
     def _scalar(self, event: ScalarEvent) -> None:
-        self._refuse_tag(event)
+        if event.tag is not None:
+            self._refuse_tag(event)
         source = event.value
-        value = source if event.style else _plain(source)
+        style = event.style  # of a plain scalar: None, or empty from libyaml (PyYAML 6.0)
+        value = source if style or self._expects_key() else _plain(source)
         if event.anchor:
             self._anchors[event.anchor] = _Anchored(value, source, 1)
-        if "\0" in source:
+        if style and "\0" in source:
             self._problem(_place(event), "the text has a NUL character in it")
-        if source == "<<" and not event.style and self._expects_key():
+        if source == "<<" and not style and self._expects_key():
             self._problem(_place(event), "merge keys are not supported; repeat what is meant")
         self._put(event, value, source, 1)
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         if len(self._stack) >= DEPTH:
             raise self.fatal(_place(event), f"more than {DEPTH} lists and mappings in each other")
-        self._refuse_tag(event)
+        if event.tag is not None:
+            self._refuse_tag(event)
         outer = self._stack[-1] if self._stack else None
         verbatim = outer is not None and (outer.verbatim or outer.key in self._verbatim)
         mapping = type(event).__name__ == "MappingStartEvent"
@@ -248,17 +252,18 @@ class _Reader:
         frame = self._stack[-1]
         frame.size += size
         if frame.size > EXPANDED:
-            raise self.fatal(
-                place or _place(event), f"more than {EXPANDED:,} parts, aliases counted"
-            )
+            words = f"more than {EXPANDED:,} parts, aliases counted"
+            raise self.fatal(place or _place(event), words)
+        verbatim = frame.verbatim or frame.key in self._verbatim
+        if verbatim and source is not None:
+            value = source
         if isinstance(frame.value, list):
             frame.places[len(frame.value)] = place or _place(event)
-            frame.value.append(source if frame.verbatim and source is not None else value)
+            frame.value.append(value)
         elif frame.key is None:
             frame.key = self._key(frame, source, place or _place(event))
         else:
-            asis = source is not None and (frame.verbatim or frame.key in self._verbatim)
-            frame.value.setdefault(frame.key, source if asis else value)
+            frame.value.setdefault(frame.key, value)
             frame.key = None
 
     def _key(self, frame: _Frame, source: str | None, place: Place) -> str:
@@ -279,8 +284,7 @@ class _Reader:
         )
 
     def _refuse_tag(self, event: Any) -> None:
-        if event.tag is not None:
-            self._problem(_place(event), f"tags such as {shortened(event.tag)} are not supported")
+        self._problem(_place(event), f"tags such as {shortened(event.tag)} are not supported")
 
     def _problem(self, place: Place, message: str) -> None:
         self.problems.append(Problem(self._file, *place, "", message))
@@ -294,6 +298,8 @@ def _place(event: Event) -> Place:
 def _plain(source: str) -> str | float | bool | None:
     if source in _WORDS:
         return _WORDS[source]
+    if source[0] not in _NUMERIC:
+        return source
     if _INTEGER.fullmatch(source):
         return int(source)
     if _FLOAT.fullmatch(source) and math.isfinite(number := float(source)):

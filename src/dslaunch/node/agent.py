@@ -165,6 +165,7 @@ class Agent:
         """Do what a message says."""
         operations: Dict[str, Callable[[frames.Message], None]] = {
             "ask": self.ask,
+            "clock": lambda m: self.say({"reply": m["id"], "value": None}),
             "put": self.put,
             "start": self.start,
             "stop": lambda m: self.end(m["grace"]),

@@ -209,7 +209,8 @@ class Ranks:
         """Say how a process ended, after the last that it wrote."""
         self.drain(rank)
         code, number = processes.ending(status) if status is not None else (None, None)
-        self.say("exit", rank, code=code, signal=number)
+        # what ends after we asked for it is no cause, whatever it looks like and the clocks say
+        self.say("exit", rank, code=code, signal=number, asked=self.agent.deadline is not None)
 
     # ------------------------------------------------------------ ending
 

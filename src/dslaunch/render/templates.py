@@ -1,25 +1,60 @@
-"""Fill the templates that ship with dslaunch."""
+"""Fill the templates that ship with dslaunch, or those that a user puts in front of them."""
 
 from __future__ import annotations
 
-import shlex
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dslaunch.errors import PlanError
+from dslaunch.launch.command import quote
+
+if TYPE_CHECKING:
+    import jinja2
 
 PACKAGED = Path(__file__).parent.parent / "_templates"
 IN_THE_SOURCE_TREE = Path(__file__).parents[3] / "templates"
 
 
-def render(name: str, **values: object) -> str:
-    """Fill the template of that file name. A value that it lacks is an error, not an empty text."""
+def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) -> str:
+    """Fill the template of that file name; `directories` are searched before our own.
+
+    The filter `sh` quotes for a POSIX shell. Raises PlanError, naming template and line, for a
+    faulty template and for a value that it lacks, which is never an empty text.
+    """
+    import jinja2
+
+    environment = _environment((*directories, PACKAGED, IN_THE_SOURCE_TREE))
+    try:
+        return environment.get_template(name).render(values)
+    except jinja2.TemplateSyntaxError as error:
+        raise PlanError(f"{error.filename or error.name}:{error.lineno}: {error.message}") from None
+    except jinja2.TemplateNotFound as error:
+        raise PlanError(f"there is no template named `{error.message or name}`") from None
+    except jinja2.TemplateError as error:
+        raise PlanError(f"{_where(error, name)}: {error.message}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{name}: cannot be read: {error}") from None
+
+
+def _environment(directories: tuple[Path, ...]) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([PACKAGED, IN_THE_SOURCE_TREE]),
+        loader=jinja2.FileSystemLoader(directories),
         undefined=jinja2.StrictUndefined,
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["sh"] = shlex.quote
-    return environment.get_template(name).render(values)
+    environment.filters["sh"] = quote
+    return environment
+
+
+def _where(error: Exception, name: str) -> str:
+    """Find the innermost line of a template that an error came through; jinja2 adds those."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{f.filename}:{f.lineno}" for f in frames if Path(f.filename).name == Path(name).name]
+    return lines[-1] if lines else name

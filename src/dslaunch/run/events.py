@@ -23,6 +23,8 @@ class Event:
     code: int | None = None
     signal: int | None = None
     pid: int | None = None
+    asked: bool | None = None
+    """An exit: it came after we had asked the node's processes to end."""
     text: str | None = None
 
     def as_dict(self) -> dict[str, Any]:

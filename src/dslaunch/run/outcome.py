@@ -78,7 +78,13 @@ def judge(history: History, *, last_lines: dict[tuple[str, int | None], list[str
 
 
 def _not_our_doing(event: Event, stopped_at: float | None) -> bool:
-    """What came after we began to end the run is its consequence, whatever it looks like."""
+    """What came after we began to end the run is its consequence, whatever it looks like.
+
+    For exits the node's own agent says so: a clock, however corrected, may be off by more than
+    the few milliseconds between a cause and its victims.
+    """
+    if event.kind == "exit":
+        return not event.asked
     return stopped_at is None or event.time <= stopped_at
 
 

@@ -56,9 +56,20 @@ def decide(
     checkpoints = cluster.storage.checkpoints or workdir
     shared, storage = judged.decide_shared(cluster, facts, checkpoints)
     shipments, code = plan_shipments(question, facts, sync)
+    job = for_devices(job, facts)
     job, files, config = localise_config(job, cwd, shared, len(facts.nodes))
     decided = Decided(rendezvous, workdir, (*decisions, *devices, storage, *code, *config), files)
     return decided, job, shipments
+
+
+def for_devices(job: Job, facts: Facts) -> Job:
+    """Tell accelerate that there is no GPU: without, its ranks would train each alone
+    (accelerate 1.15, state.py, `_prepare_backend`)."""
+    wanted = ("ACCELERATE_USE_CPU", "true")
+    no_gpu = all(node.gpus is None for node in facts.nodes)
+    if job.launcher != "accelerate" or not no_gpu or wanted[0] in dict(job.env):
+        return job
+    return replace(job, env=(*job.env, wanted))
 
 
 # ---------------------------------------------------------------- code

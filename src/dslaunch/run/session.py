@@ -85,7 +85,8 @@ class Session:
     def measure_clock(self) -> Future[Any]:
         """Find out by how much the node's clock is ahead, to half a round trip."""
         asked = time.time()
-        future = self.ask()
+        id, future = self._expect()
+        self.send(op="clock", id=id)
         future.add_done_callback(lambda _: self._set_offset(asked))
         return future
 

@@ -120,7 +120,7 @@ class Supervisor:
             self._done(session, arrival)
         elif arrival["event"] != "beat":
             rank = None if arrival["rank"] == NO_RANK else arrival["rank"]
-            known = {name: arrival.get(name) for name in ("code", "signal", "pid")}
+            known = {name: arrival.get(name) for name in ("code", "signal", "pid", "asked")}
             at = arrival["time"] - session.offset
             self._happened(
                 Event(at, arrival["event"], session.host, rank, **known, text=arrival.get("error"))

@@ -8,6 +8,7 @@ it does are not used, since they would be traps here: its acceptance of unknown 
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import threading
 import time
@@ -93,6 +94,8 @@ class FabricTransport:
     """Connects through Fabric; jump hosts are connected to once and shared by their nodes."""
 
     def __init__(self, ssh: Ssh) -> None:
+        import fabric  # noqa: F401 - here, before threads: paramiko's imports are circular
+
         self._ssh = ssh
         self._jumps: dict[str, fabric.Connection] = {}
         self._jumping = threading.Lock()
@@ -102,12 +105,17 @@ class FabricTransport:
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
         for pause in (*RETRIES, None):
+            began = time.monotonic()
             try:
                 return FabricConnection(self._open(node))
             except _JumpError as error:
                 found = error.failure
             except Exception as error:  # noqa: BLE001 - each of a dozen types is classified here
                 found = from_error(node, error)
+            waited = time.monotonic() - began
+            if found.kind in ("throttled", "protocol") and waited >= self._ssh.connect_timeout:
+                # dropped at once is an overload, dropped after all that time is a hung server
+                found = failure(node, "timeout", f"{found.message}, after {waited:.0f} s")
             if pause is None or found.kind != "throttled":
                 raise NodeError((found,))
             time.sleep(pause)
@@ -198,6 +206,8 @@ class FabricTransport:
         """The user's ssh_config and the system's; the first that names an option wins."""
         import paramiko
 
+        # it logs what it also raises; without a handler that would land on the terminal
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())
         config = paramiko.SSHConfig()
         user = self._ssh.config_file or "~/.ssh/config"
         for path in (Path(user).expanduser(), Path("/etc/ssh/ssh_config")):

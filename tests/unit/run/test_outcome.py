@@ -13,8 +13,9 @@ def exits(
     code: int | None = None,
     number: int | None = None,
     host: str = "n1",
+    asked: bool = False,
 ) -> Event:
-    return Event(time, "exit", host, rank, code=code, signal=number)
+    return Event(time, "exit", host, rank, code=code, signal=number, asked=asked)
 
 
 def verdict(*events: Event, stopped_at: float | None = None, **more: object):
@@ -48,12 +49,12 @@ def test_a_launcher_that_fails_before_any_rank_is_the_cause() -> None:
 
 
 def test_what_ends_after_we_began_to_end_it_is_a_victim() -> None:
-    outcome = verdict(exits(4, 1, 7), exits(6, 0, None, 15), stopped_at=4)
+    outcome = verdict(exits(4, 1, 7), exits(3, 0, None, 15, asked=True), stopped_at=4)
     assert outcome.cause.rank == 1
 
 
 def test_an_interrupted_run_is_interrupted_although_its_ranks_die_of_signals() -> None:
-    outcome = verdict(exits(6, 0, None, 15), stopped_at=5, interrupted=True)
+    outcome = verdict(exits(6, 0, None, 15, asked=True), stopped_at=5, interrupted=True)
     assert (outcome.status, outcome.exit_code) == ("interrupted", 130)
 
 

@@ -1,0 +1,400 @@
+"""`dslaunch run` over real sshd: four nodes with their own network, names, homes and disks."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.vcluster import VirtualCluster
+from tests.testbed.vcluster.api import Running, Text
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NODES = "nodes: [{host: 'node[1-4]', slots: 2}]"
+SLEEPER = "import os, sys, time\nrank = int(os.environ['RANK'])\nprint('up', rank, flush=True)\n"
+
+
+@dataclass
+class Project:
+    """A directory on the control machine from which dslaunch is called."""
+
+    cluster: VirtualCluster
+    path: str
+
+    def write(self, name: str, text: str) -> None:
+        """Put a file into it."""
+        self.cluster.put("control", f"{self.path}/{name}", text, mode=0o644)
+
+    def describe(self, nodes: str = NODES, **settings: str) -> None:
+        """Write its cluster file."""
+        more = {"python": sys.executable, "storage": "{workdir: work}", "launcher": "direct"}
+        lines = [nodes, *(f"{key}: {value}" for key, value in (more | settings).items())]
+        self.write("c.yaml", "\n".join(lines) + "\n")
+
+    def command(self, *words: str) -> list[str]:
+        """The command line of a dslaunch that has these words."""
+        return [sys.executable, "-m", "dslaunch", *words]
+
+    def run(self, *words: str, timeout: float = 120, **where: object) -> Text:
+        """`dslaunch run` with these words."""
+        command = self.command("run", *words)
+        return self.cluster.run("control", command, cwd=self.path, timeout=timeout, **where)
+
+    def start(self, *words: str) -> Running:
+        """`dslaunch run` with these words, not waited for."""
+        return self.cluster.popen("control", self.command("run", *words), cwd=self.path)
+
+    def nothing_is_left(self) -> bool:
+        """Whether no node runs anything but its sshd, and no node directory is there."""
+        for node in self.cluster.names:
+            if self.cluster.run(node, ["sh", "-c", "ls /tmp/dslaunch-0 2>/dev/null"]).stdout:
+                return False
+        return self.cluster.leftovers(within=3) == {}
+
+
+@pytest.fixture
+def project(cluster4: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Project]:
+    name = re.sub(r"\W+", "-", request.node.name)[:60]
+    made = Project(cluster4, f"/root/{name}")
+    made.describe()
+    yield made
+    for node in cluster4.names:
+        cluster4.run(node, ["rm", "-rf", "/root/work"], user="root")
+
+
+# ---------------------------------------------------------------- trainings
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What one process prints that trains on the same data."""
+    import os
+    import subprocess
+
+    env = {
+        **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }  # fmt: skip
+    script = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
+    path = tmp_path_factory.mktemp("alone")
+    done = subprocess.run(script, env=env, cwd=path, text=True, capture_output=True, check=True)
+    return sum_of_parameters(done.stdout)
+
+
+def sum_of_parameters(text: str) -> str:
+    return re.findall(r"sum of parameters (-?[0-9.]+)", text)[0]
+
+
+UNEVEN = "nodes: [{host: node1, slots: 2}, {host: 'node[2-3]', slots: 1}]"
+EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("launcher", "nodes"),
+    [("direct", UNEVEN), ("torchrun", UNEVEN), ("deepspeed", UNEVEN), ("accelerate", EVEN)],
+)
+def test_every_launcher_trains_as_one_process_does(
+    project: Project, alone: str, launcher: str, nodes: str
+) -> None:
+    project.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
+    project.describe(nodes, launcher=launcher)
+    done = project.run("c.yaml", "train.py", "--steps", "20", timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert float(sum_of_parameters(done.stdout)) == pytest.approx(float(alone), abs=1e-4)
+    assert project.nothing_is_left()
+
+
+def test_a_node_is_reached_through_a_jump_host(project: Project) -> None:
+    control = project.cluster.address("control")
+    rules = (
+        "add table inet behind; add chain inet behind input { type filter hook input priority 0; }; "
+        f"add rule inet behind input ip saddr {control} drop"
+    )
+    project.cluster.run("node4", ["nft", rules], user="root", check=True)
+    try:
+        project.write("job.py", "import os, socket; print(socket.gethostname())")
+        project.describe("nodes: [{host: node1, slots: 1}, {host: node4, slots: 1, jump: node3}]")
+        for transport in ("fabric", "openssh"):
+            project.describe(
+                "nodes: [{host: node1, slots: 1}, {host: node4, slots: 1, jump: node3}]",
+                transport=transport,
+            )
+            done = project.run("c.yaml", "job.py")
+            assert "node4:1│node4\n" in done.stdout, done.stderr
+    finally:
+        project.cluster.run("node4", ["nft", "delete", "table", "inet", "behind"], user="root")
+
+
+def test_the_open_ssh_transport_runs_the_same(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.describe(transport="openssh")
+    done = project.run("c.yaml", "job.py")
+    assert sorted(done.stdout.splitlines()) == [f"node{r // 2 + 1}:{r}│up {r}" for r in range(8)]
+
+
+def test_an_ordinary_user_can_run(project: Project) -> None:
+    user = project.cluster.user
+    project.cluster.put("control", f"/home/{user}/p/job.py", "import os; print(os.getuid())", 0o644)
+    text = f"nodes: [{{host: node2, slots: 1}}]\npython: {sys.executable}\nlauncher: direct\n"
+    project.cluster.put(
+        "control", f"/home/{user}/p/c.yaml", text + "storage: {workdir: work}\n", 0o644
+    )
+    command = project.command("run", "c.yaml", "job.py")
+    done = project.cluster.run("control", command, cwd=f"/home/{user}/p", user=user)
+    assert re.search(r"node2:0│\d+", done.stdout), done.stderr
+
+
+def test_a_shared_directory_is_found_to_be_shared(project: Project) -> None:
+    project.write("job.py", "print('hi')")
+    project.describe(storage="{workdir: /shared/proj}")
+    done = project.run("c.yaml", "job.py")
+    assert "/shared/proj is shared  (a file written by each node was seen by all)" in done.stderr
+    assert "to node1:/shared/proj" in done.stderr
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def test_a_node_that_is_off_is_named_and_nothing_starts(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.cluster.fault("node3", "sshd-down")
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 5
+    assert "node3: the connection was refused" in done.stderr
+    assert "up" not in done.stdout
+
+
+def test_an_ssh_server_that_hangs_is_given_up(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.describe(ssh="{connect_timeout: 2}")
+    project.cluster.fault("node2", "sshd-hang")
+    began = time.monotonic()
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 5
+    assert re.search(r"node2: .*(no answer in time|no more connections)", done.stderr), done.stderr
+    assert time.monotonic() - began < 25
+
+
+def test_a_changed_host_key_is_refused(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.cluster.fault("node2", "host-key")
+    for transport in ("fabric", "openssh"):
+        project.describe(transport=transport)
+        done = project.run("c.yaml", "job.py")
+        assert done.returncode == 5
+        assert re.search(r"node2: its host key is not", done.stderr), done.stderr
+
+
+def test_an_unknown_host_key_is_refused_and_not_written_down(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.write("ssh_config", "Host *\n  GlobalKnownHostsFile /dev/null\n")
+    project.describe(ssh="{config_file: ssh_config}")
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 5
+    assert "node1: its host key is not known here" in done.stderr
+    assert "ssh-keyscan" in done.stderr
+    assert project.cluster.run("control", ["cat", "/root/.ssh/known_hosts"]).returncode != 0
+
+
+def test_a_wrong_key_is_an_authentication_failure(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{project.path}/wrong"]
+    project.cluster.run("control", keygen, check=True)
+    project.cluster.fault("node1", "password-only")
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 5
+    assert "node1: it does not accept the key" in done.stderr
+
+
+def test_an_unknown_name_is_said_so(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.describe("nodes: [{host: node1, slots: 1}, {host: nowhere, slots: 1}]")
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 5
+    assert "nowhere: its name cannot be resolved" in done.stderr
+
+
+def test_an_interpreter_that_one_node_lacks_is_found_before_the_start(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    nodes = "nodes: [{host: node1, slots: 1}, {host: node2, slots: 1, python: /nope/python}]"
+    project.describe(nodes)
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 4
+    assert "node2: no interpreter '/nope/python'" in done.stderr
+
+
+def test_a_taken_port_is_found_before_the_start(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.describe(network="{master_port: 29500}")
+    server = (
+        "import socket, time; s = socket.create_server(('', 29500)); print(1, flush=True); "
+        "time.sleep(60)"
+    )
+    with project.cluster.popen("node1", [sys.executable, "-c", server]) as taken:
+        taken.stdout.readline()
+        done = project.run("c.yaml", "job.py")
+    assert done.returncode == 4
+    assert "node1: port 29500 cannot be used: address already in use" in done.stderr
+
+
+def test_a_blocked_network_is_said_with_each_nodes_words(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    project.cluster.fault("node1", "block", "20000-29999")
+    done = project.run("c.yaml", "job.py")
+    assert done.returncode == 4
+    assert "no address of node1 can be reached by all other nodes" in done.stderr
+
+
+def test_a_missing_script_is_said_so(project: Project) -> None:
+    done = project.run("c.yaml", "gone.py")
+    assert done.returncode == 3
+    assert "script 'gone.py' is neither here nor on node1, node2, node3, node4" in done.stderr
+
+
+def test_a_noisy_shell_is_no_harm(project: Project) -> None:
+    project.write("job.py", "print('fine')")
+    project.cluster.put("node2", "/root/.bashrc", "echo Welcome; echo oops >&2\n")
+    try:
+        done = project.run("c.yaml", "job.py")
+        assert done.returncode == 0, done.stderr
+        assert "Welcome" not in done.stdout
+    finally:
+        project.cluster.run("node2", ["rm", "/root/.bashrc"])
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "words"),
+    [
+        ("import nowhere", 1, "rank 5 on node3 failed first: exit code 1"),
+        ("time.sleep(2); sys.exit(9)", 9, "rank 5 on node3 failed first: exit code 9"),
+        ("os.kill(os.getpid(), 9)", 137, "rank 5 on node3 failed first: killed by SIGKILL (137)"),
+        ("os.kill(os.getpid(), 11)", 139, "killed by SIGSEGV (139)"),
+    ],
+    ids=["at import", "after two seconds", "by SIGKILL", "by SIGSEGV"],
+)
+def test_one_failing_rank_ends_all_nodes_and_is_named(
+    project: Project, ending: str, code: int, words: str
+) -> None:
+    project.write("job.py", f"{SLEEPER}if rank == 5:\n    {ending}\ntime.sleep(300)")
+    began = time.monotonic()
+    done = project.run("c.yaml", "job.py")
+    assert (done.returncode, time.monotonic() - began < 20) == (code, True)
+    assert words in done.stderr
+    assert "nothing of the run is left on any node" in done.stderr
+    assert project.nothing_is_left()
+
+
+def test_ctrl_c_once_lets_ranks_end_gracefully(project: Project) -> None:
+    handler = "import signal\ndef bye(*_):\n    print('saved', rank); sys.exit(0)\n"
+    arm = "signal.signal(signal.SIGTERM, bye)\nprint('ready', flush=True)\ntime.sleep(300)"
+    project.write("job.py", SLEEPER + handler + arm)
+    with project.start("c.yaml", "job.py") as running:
+        wait_for(running, "ready", times=8)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+        assert running.popen.returncode == 130
+    assert out.count("saved") == 8, out + err
+    assert project.nothing_is_left()
+
+
+def test_ctrl_c_twice_ends_at_once(project: Project) -> None:
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    project.write("job.py", f"{SLEEPER}{deaf}print('ready', flush=True)\ntime.sleep(300)")
+    with project.start("--grace", "100", "c.yaml", "job.py") as running:
+        wait_for(running, "ready", times=8)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # two wishes, not one: as fast as a person presses twice
+        running.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        running.communicate(timeout=30)
+        assert running.popen.returncode == 130
+        assert time.monotonic() - began < 10
+    assert project.nothing_is_left()
+
+
+def test_a_killed_launcher_leaves_nothing(project: Project) -> None:
+    project.write("job.py", SLEEPER + "time.sleep(300)")
+    with project.start("c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        running.send_signal(signal.SIGKILL)
+        running.popen.wait(10)
+    wait_until_nothing_is_left(project, within=20)
+
+
+def test_a_killed_agent_leaves_nothing_on_its_node(project: Project) -> None:
+    project.write("job.py", SLEEPER + "time.sleep(300)")
+    with project.start("c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        kill = "pkill -KILL -P $(pgrep -o -f 'sys.stdin.buffer')"
+        project.cluster.run("node2", ["sh", "-c", kill], user="root")
+        _, err = running.communicate(timeout=60)
+        assert running.popen.returncode == 5
+    assert "node2 was lost" in err
+    wait_until_nothing_is_left(project, within=20)
+
+
+def test_another_run_of_the_same_user_is_not_touched(project: Project) -> None:
+    project.write("job.py", SLEEPER + "time.sleep(300)")
+    project.write("bad.py", SLEEPER + "sys.exit(1)")
+    with project.start("c.yaml", "job.py") as bystander:
+        wait_for(bystander, "up", times=8)
+        assert project.run("c.yaml", "bad.py").returncode == 1
+        assert bystander.popen.poll() is None
+        for node in project.cluster.names:
+            ranks = [p for p in project.cluster.processes(node) if "RANK" in p.environ]
+            assert len(ranks) == 2
+        bystander.send_signal(signal.SIGINT)
+        bystander.communicate(timeout=30)
+    assert project.nothing_is_left()
+
+
+def test_secrets_are_in_no_command_line_file_or_log(project: Project) -> None:
+    secret = "sEcReT-0123456789"
+    project.write("job.py", SLEEPER + "print(os.environ['TOKEN'], flush=True)\ntime.sleep(3)")
+    project.describe(secrets="[TOKEN]")
+    command = project.command("run", "c.yaml", "job.py")
+    where = {"env": {"TOKEN": secret}, "cwd": project.path}
+    with project.cluster.popen("control", command, **where) as running:
+        wait_for(running, "***", times=8)
+        for node in (*project.cluster.names, "control"):
+            for process in project.cluster.processes(node):
+                assert secret not in " ".join(process.argv)
+            grep = f"grep -rl {secret} /tmp /root /var 2>/dev/null"
+            assert project.cluster.run(node, ["sh", "-c", grep]).stdout == ""
+        out, err = running.communicate(timeout=30)
+    assert secret not in out + err
+
+
+def test_json_events_tell_the_whole_run(project: Project) -> None:
+    project.write("job.py", SLEEPER)
+    done = project.run("--json", "c.yaml", "job.py")
+    kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    assert kinds.count("connected") == 4
+    assert kinds.count("exit") == kinds.count("output") == 8
+    assert kinds[-1] == "outcome"
+
+
+def wait_for(running: Running, text: str, *, times: int) -> None:
+    """Read the run's output until a text came so many times."""
+    seen = 0
+    while seen < times:
+        line = running.stdout.readline()
+        assert line, running.stderr.read()
+        seen += text in line
+
+
+def wait_until_nothing_is_left(project: Project, *, within: float) -> None:
+    deadline = time.monotonic() + within
+    while project.cluster.leftovers(within=within) != {}:
+        assert time.monotonic() < deadline
