@@ -37,8 +37,9 @@ def main() -> None:
     if args.save and (rank == 0 or (args.each_node and os.environ["LOCAL_RANK"] == "0")):
         save(args.save, args.steps, model, optimizer)
     if rank == 0:
-        total = sum(p.double().sum().item() for p in model.parameters())
-        print(f"sum of parameters {total:.6f}", flush=True)
+        print(f"sum of parameters {checksum(model).item():.6f}", flush=True)
+    if args.check:
+        check_equal(checksum(model), rank)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -51,6 +52,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, default=Path("checkpoints"), help="directory")
+    parser.add_argument("--check", action="store_true", help="compare the ranks' parameters")
     parser.add_argument("--each-node", action="store_true", help="save on every node")
     parser.add_argument("--local_rank", "--local-rank", help="some launchers give it; not used")
     return parser.parse_args()
@@ -92,6 +94,22 @@ def train_step(
     shown = loss.detach() / world
     dist.all_reduce(shown)
     return float(shown)
+
+
+def checksum(model: nn.Module) -> torch.Tensor:
+    """The sum of all parameters, in double precision."""
+    return torch.stack([p.detach().double().sum() for p in model.parameters()]).sum()
+
+
+def check_equal(value: torch.Tensor, rank: int) -> None:
+    """End with an error unless every rank has the same value, to the last bit."""
+    least, most = value.clone(), value.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    if least.item() != most.item():
+        raise SystemExit(f"rank {rank}: the ranks' parameters differ: {least} to {most}")
+    if rank == 0:
+        print("the parameters are equal on all ranks", flush=True)
 
 
 def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

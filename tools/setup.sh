@@ -81,11 +81,13 @@ make_venv() {
 
 pip_install() {
   say "installing $*"
-  .venv/bin/python -m pip install -q --root-user-action=ignore --disable-pip-version-check "$@"
+  # --no-compile: Python compiles what is imported, which is a small part of torch
+  .venv/bin/python -m pip install -q --no-compile --root-user-action=ignore \
+    --disable-pip-version-check "$@"
 }
 
 install() {
-  pip_install hatchling setuptools wheel numpy
+  pip_install hatchling editables setuptools wheel numpy
   .venv/bin/python -c 'import torch' 2> /dev/null || pip_install "$torch"
   if [ "$what" = run ]; then
     pip_install --no-build-isolation -e .

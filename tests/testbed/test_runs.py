@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
@@ -158,6 +160,31 @@ def test_a_shared_directory_is_found_to_be_shared(project: Project) -> None:
     done = project.run("c.yaml", "job.py")
     assert "/shared/proj is shared  (a file written by each node was seen by all)" in done.stderr
     assert "to node1:/shared/proj" in done.stderr
+
+
+NASTY = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40
+) | st.sampled_from(
+    ["", "$HOME", "`id`", "a\nb", "'", '"', "\\", "*", "--", "-x", "$(id)", "!!", "%h"]
+)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(NASTY, max_size=12), NASTY)
+def test_arguments_and_environment_arrive_unchanged_through_real_sshd(
+    project: Project, args: list[str], value: str
+) -> None:
+    project.write(
+        "echo.py",
+        "import json, os, sys\nif os.environ['RANK'] == '0':\n"
+        "    print(json.dumps([sys.argv[1:], os.environ['V'], len(os.environ['BIG'])]))\n",
+    )
+    project.describe("nodes: [{host: node2, slots: 1}]", env_from="[V, BIG]")
+    done = project.run("c.yaml", "echo.py", *args, env={"V": value, "BIG": "x" * 100_000})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.partition("│")[2]) == [args, value, 100_000]
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import signal
 import sys
 from types import FrameType
@@ -21,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(context_settings=options.SCRIPT_LAST)(run.run)
@@ -52,6 +51,8 @@ def root(
 ) -> None:
     """Launch multi-node DeepSpeed and PyTorch training from one cluster file."""
     if verbose:
+        import logging
+
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(level=level, format="%(name)s: %(message)s", stream=sys.stderr)
 

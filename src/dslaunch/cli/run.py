@@ -109,7 +109,7 @@ def _run(
         else TerminalScreen(
             sys.stdout,
             sys.stderr,
-            nodes=len(allocation.placements),
+            nodes=allocation.hosts,
             ranks=ranks,
             quiet=quiet,
             colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),

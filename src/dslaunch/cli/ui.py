@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 
@@ -49,6 +48,8 @@ def error(problem: DslaunchError) -> None:
 def width() -> int | None:
     """How many columns a result should fit; None where nobody has said, as into a file."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        import shutil
+
         return shutil.get_terminal_size().columns
     return None
 

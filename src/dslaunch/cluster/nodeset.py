@@ -143,9 +143,8 @@ def _expand_part(part: str) -> list[str]:
 def _range(text: str, whole: str) -> _Range:
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise ValueError(
-            f"{shortened(text)} in {shortened(whole)} is no number and no range such as 1-4"
-        )
+        where = "" if text == whole else f" in {shortened(whole)}"
+        raise ValueError(f"{shortened(text)}{where} is no number and no range such as 1-4")
     first, last = match[1], match[2] or match[1]
     padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
     if padded and len(first) != len(last):

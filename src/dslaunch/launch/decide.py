@@ -61,6 +61,12 @@ def choose_route(facts: Facts) -> Route:
         addresses.sort(key=lambda address: address not in loopback)
     else:
         addresses = [address for address in addresses if address not in loopback]
+    if not addresses:
+        has = ", ".join(f"{i.name} {i.address}" for i in master.interfaces)
+        raise PreflightError(
+            f"{master.host} has no usable address" + (f", only {has}" if has else ""),
+            hint="correct `network.interface`, or name the node's `address:`",
+        )
     for address in addresses:
         if all(_reached(node, address) for node in facts.nodes):
             return Route(address, _why_route(address, master, others, facts.one_machine))

@@ -31,11 +31,13 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
     except jinja2.TemplateSyntaxError as error:
         raise PlanError(f"{error.filename or error.name}:{error.lineno}: {error.message}") from None
     except jinja2.TemplateNotFound as error:
-        raise PlanError(f"there is no template named `{error.message or name}`") from None
+        raise PlanError(f"there is no template named `{error.name}`") from None
     except jinja2.TemplateError as error:
         raise PlanError(f"{_where(error, name)}: {error.message}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{name}: cannot be read: {error}") from None
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise PlanError(f"{_where(error, name)}: {error}") from None
 
 
 def _environment(directories: tuple[Path, ...]) -> jinja2.Environment:

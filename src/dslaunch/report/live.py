@@ -20,7 +20,7 @@ _ERASE = "\r\x1b[K"
 class Progress:
     """Which nodes got how far, as one line at the bottom of a terminal."""
 
-    total: int
+    hosts: tuple[str, ...]
     connected: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     joined: set[str] = field(default_factory=set)
@@ -38,18 +38,15 @@ class Progress:
     @property
     def complete(self) -> bool:
         """Whether all ranks have met, and the line has nothing more to say."""
-        return len(self.joined) == self.total
+        return len(self.joined) == len(self.hosts)
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} {len(hosts)}/{self.total}"
-            for name, hosts in (
-                ("connected", self.connected),
-                ("started", self.started),
-                ("joined", self.joined),
-            )
-        ]
-        return "nodes: " + ", ".join(parts)
+        """The stage that is under way, and who is late for it."""
+        stages = (("connected", self.connected), ("started", self.started), ("joined", self.joined))
+        name, reached = next((s for s in stages if len(s[1]) < len(self.hosts)), stages[-1])
+        late = [host for host in self.hosts if host not in reached]
+        waiting = f", waiting for {', '.join(late[:4])}{' ...' if late[4:] else ''}" if late else ""
+        return f"nodes {name}: {len(reached)} of {len(self.hosts)}{waiting}"
 
 
 class TerminalScreen:
@@ -60,7 +57,7 @@ class TerminalScreen:
         out: TextIO,
         err: TextIO,
         *,
-        nodes: int,
+        nodes: tuple[str, ...],
         ranks: frozenset[int] | None = None,
         quiet: bool = False,
         colour: bool = False,

@@ -71,7 +71,7 @@ def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
         decided, job, shipments = decide(question, facts, request.job, request.cwd, request.sync)
         launcher.check(World(request.allocation, decided.rendezvous))
         plan = make_plan(request.allocation, job, decided, cluster=request.cluster.name)
-        record = Record(state_directory(request.environ) / "runs" / run)
+        record = open_record(state_directory(request.environ) / "runs" / run)
         record.write("plan.json", to_json(plan))
         record.write("facts.json", facts_to_json(facts))
         screen.plan(plan, record.directory)
@@ -81,6 +81,17 @@ def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
         outcome = supervisor.run(secrets)
         record.close(asdict(outcome))
         return outcome, record.directory
+
+
+def open_record(directory: Path) -> Record:
+    """Make the run directory. Raises UsageError where none can be made."""
+    try:
+        return Record(directory)
+    except OSError as error:
+        raise UsageError(
+            f"the run directory {directory} cannot be made: {error.strerror}",
+            hint="set $DSLAUNCH_STATE to a directory of yours",
+        ) from None
 
 
 def new_run_id(job: Job) -> str:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.transport.process import ProcessChannel
 
 if TYPE_CHECKING:
@@ -36,7 +37,12 @@ class LocalTransport:
     def connect(self, node: Node) -> LocalConnection:
         """Make the node's directory if it is new."""
         home = self._root / node.host
-        home.mkdir(parents=True, exist_ok=True)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"its directory {home} cannot be made: {error.strerror}"
+            hint = "set $DSLAUNCH_STATE to a directory of yours"
+            raise NodeError((NodeFailure(node.host, "protocol", why, hint),)) from None
         return LocalConnection(home)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from tests.testbed.vcluster.inside import node_command, run_in, skew_env, termin
 from tests.testbed.vcluster.network import address_of
 from tests.testbed.vcluster.relay import start_relay
 from tests.testbed.vcluster.requirements import missing
-from tests.testbed.vcluster.rootfs import software_binds
+from tests.testbed.vcluster.rootfs import CHECKOUT, software_binds
 from tests.testbed.vcluster.services import ACTIONS, SERVICES, service
 from tests.testbed.vcluster.state import Bind, ClusterError, Node, Settings
 from tests.testbed.vcluster.users import join_users, map_users
@@ -71,7 +71,10 @@ def up(arguments: Arguments) -> None:
 def short_command(directory: Path) -> str:
     """What a person types in the checkout."""
     option = "" if directory == state.default_directory() else f" --state-dir {directory}"
-    return f"{shlex.quote(os.path.relpath(sys.executable))} -m tests.testbed.vcluster{option}"
+    python = Path(sys.executable)
+    if python.is_relative_to(CHECKOUT):
+        python = python.relative_to(CHECKOUT)
+    return f"{shlex.quote(str(python))} -m tests.testbed.vcluster{option}"
 
 
 def settings_of(arguments: Arguments) -> Settings:

@@ -1,0 +1,140 @@
+"""How long until the first rank speaks, all have met, and all is over: dslaunch and its peers.
+
+Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds in
+turn, medians. Needs what the sshd tests need. `python benchmarks/launch_speed.py [ROUNDS]`
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.testbed.vcluster import VirtualCluster, missing
+
+NODES, SLOTS = 4, 2
+WORLD = NODES * SLOTS
+JOB = """\
+import os, sys
+print("first", flush=True)
+import torch
+torch.set_num_threads(1)
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+print("joined", flush=True)
+dist.destroy_process_group()
+"""
+PYTHON = sys.executable
+Times = tuple[float, float, float]
+
+
+def main() -> None:
+    """Measure all, print a table and what the acceptance asks."""
+    if reason := missing():
+        sys.exit(f"skipped: {reason}")
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    with VirtualCluster(nodes=NODES, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
+        prepare(cluster)
+        found: dict[str, list[Times]] = {name: [] for name in LAUNCHES}
+        for turn in range(rounds + 1):  # the first warms the caches
+            for name, line in LAUNCHES.items():
+                times = measure(cluster, line(cluster, 20000 + turn))
+                if turn:
+                    found[name].append(times)
+        report(found)
+
+
+def prepare(cluster: VirtualCluster) -> None:
+    """The job on every node, and a cluster file on the control machine."""
+    cluster.put("*", "/root/job.py", JOB, 0o644)
+    text = f"nodes: [{{host: 'node[1-4]', slots: {SLOTS}}}]\npython: {PYTHON}\n"
+    cluster.put("control", "/root/c.yaml", text, 0o644)
+    hosts = "".join(f"node{i} slots={SLOTS}\n" for i in range(1, NODES + 1))
+    cluster.put("control", "/root/hostfile", hosts, 0o644)
+
+
+def measure(cluster: VirtualCluster, script: str) -> Times:
+    """Seconds until the first rank's first line, the last rank's meeting, and the end."""
+    began = time.monotonic()
+    with cluster.popen("control", ["bash", "-c", f"({script}) 2>/dev/null"], cwd="/root") as run:
+        first = joined = 0.0
+        for line in run.stdout:
+            first = first or (time.monotonic() - began if "first" in line else 0.0)
+            joined = time.monotonic() - began if "joined" in line else joined
+        code = run.wait(120)
+    if code or not joined:
+        sys.exit(f"exit code {code}: {script}")
+    return first, joined, time.monotonic() - began
+
+
+def dslaunch(launcher: str) -> Callable[[VirtualCluster, int], str]:
+    """`dslaunch run` with everything that it finds out."""
+    return lambda cluster, port: f"{PYTHON} -m dslaunch run -l {launcher} c.yaml job.py"
+
+
+def bare_ssh(cluster: VirtualCluster, port: int) -> str:
+    """One ssh per rank, with the variables that a rank needs."""
+    lines = []
+    for rank in range(WORLD):
+        env = (
+            f"MASTER_ADDR={cluster.address('node1')} MASTER_PORT={port} WORLD_SIZE={WORLD} "
+            f"RANK={rank} LOCAL_RANK={rank % SLOTS} GLOO_SOCKET_IFNAME=eth0"
+        )
+        lines.append(f"ssh node{rank // SLOTS + 1} {env} {PYTHON} -u job.py &")
+    return f"{' '.join(lines)} wait"
+
+
+def torchrun_loop(cluster: VirtualCluster, port: int) -> str:
+    """One ssh per node, each with its torchrun line."""
+    lines = [
+        f"ssh node{node + 1} GLOO_SOCKET_IFNAME=eth0 {PYTHON} -m torch.distributed.run "
+        f"--nnodes={NODES} --nproc-per-node={SLOTS} --node-rank={node} "
+        f"--master-addr={cluster.address('node1')} --master-port={port} job.py &"
+        for node in range(NODES)
+    ]
+    return f"{' '.join(lines)} wait"
+
+
+def deepspeed_pdsh(cluster: VirtualCluster, port: int) -> str:
+    """DeepSpeed's own launcher."""
+    binary = Path(PYTHON).with_name("deepspeed")
+    return f"PATH={binary.parent}:$PATH deepspeed --hostfile hostfile --master_port {port} job.py"
+
+
+LAUNCHES: dict[str, Callable[[VirtualCluster, int], str]] = {
+    "ranks by bare ssh": bare_ssh,
+    "dslaunch direct": dslaunch("direct"),
+    "torchrun by ssh": torchrun_loop,
+    "dslaunch torchrun": dslaunch("torchrun"),
+    "deepspeed with pdsh": deepspeed_pdsh,
+}
+
+
+def report(found: dict[str, list[Times]]) -> None:
+    """Medians in seconds, and the differences that matter."""
+    medians = {
+        name: tuple(statistics.median(column) for column in zip(*times, strict=True))
+        for name, times in found.items()
+    }
+    print(f"{'seconds until':24}{'first line':>12}{'all joined':>12}{'end':>8}")
+    for name, times in medians.items():
+        print(
+            f"{name:24}" + "".join(f"{t:>{w}.2f}" for t, w in zip(times, (12, 12, 8), strict=True))
+        )
+    for ours, theirs, limit in (
+        ("dslaunch direct", "ranks by bare ssh", 1.0),
+        ("dslaunch torchrun", "torchrun by ssh", 0.7),
+    ):
+        more = [a - b for a, b in zip(medians[ours], medians[theirs], strict=True)]
+        words = ", ".join(f"{m:+.2f}" for m in more)
+        print(f"{ours} minus {theirs}: {words}  (wanted: at most {limit:+.1f} each)")
+
+
+if __name__ == "__main__":
+    main()

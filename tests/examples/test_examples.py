@@ -1,0 +1,82 @@
+"""The example trainings do what their first lines promise, with real processes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def train(script: str, ranks: int, directory: Path, *args: str) -> str:
+    """Run an example on this machine, with torchrun if there are several ranks; its output."""
+    # CUDA off and one thread: the same arithmetic on every machine
+    environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    environment |= {"PATH": "/usr/bin:/bin", "HOME": str(directory), "GLOO_SOCKET_IFNAME": "lo"}
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    alone |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # 0: any port that is free
+    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    if ranks == 1:
+        torchrun, environment = [], environment | alone
+    done = subprocess.run(
+        [sys.executable, *torchrun, EXAMPLES / script, *args],
+        cwd=directory,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def losses(output: str) -> list[float]:
+    """The losses that rank 0 printed, in order."""
+    return [float(text) for text in re.findall(r"loss ([0-9.]+)", output)]
+
+
+def parameters(output: str) -> float:
+    """The sum of the parameters at the end."""
+    return float(re.findall(r"sum of parameters (\S+)", output)[0])
+
+
+@pytest.mark.torch
+def test_any_number_of_ranks_gives_the_result_of_one_process(tmp_path: Path) -> None:
+    one = train("train_ddp.py", 1, tmp_path, "--save", "one", "--batch", "64")
+    three = train("train_ddp.py", 3, tmp_path, "--save", "three", "--batch", "64")
+    assert losses(three) == pytest.approx(losses(one), rel=1e-4)
+    assert parameters(three) == pytest.approx(parameters(one), rel=1e-4)
+
+
+@pytest.mark.torch
+def test_the_loss_goes_down_and_every_rank_says_where_it_is(tmp_path: Path) -> None:
+    output = train("train_ddp.py", 2, tmp_path, "--check")
+    assert losses(output)[-1] < losses(output)[0] / 2
+    assert sorted(re.findall(r"^rank (\d) of 2 on \S+, cpu$", output, re.M)) == ["0", "1"]
+    assert "the parameters are equal on all ranks" in output
+
+
+@pytest.mark.torch
+def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Path) -> None:
+    whole = train("train_ddp.py", 1, tmp_path, "--save", "whole", "--steps", "20")
+    train("train_ddp.py", 1, tmp_path, "--save", "parts", "--steps", "10")
+    rest = train("train_ddp.py", 1, tmp_path, "--save", "parts", "--steps", "20")
+    assert "step   0" not in rest
+    assert parameters(rest) == pytest.approx(parameters(whole), rel=1e-6)
+
+
+@pytest.mark.deepspeed
+def test_deepspeed_trains_on_cpu_without_a_compiler_and_saves(tmp_path: Path) -> None:
+    config = str(EXAMPLES / "ds_config.json")
+    output = train("train_deepspeed.py", 2, tmp_path, "--deepspeed_config", config)
+    assert losses(output)[-1] < losses(output)[0] / 2
+    assert "built successfully" not in output
+    assert (tmp_path / "checkpoints/step30/mp_rank_00_model_states.pt").exists()
+    assert (tmp_path / "checkpoints/latest").read_text() == "step30"

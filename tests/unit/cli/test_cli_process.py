@@ -1,0 +1,160 @@
+"""The program as a process: pipes, terminals, signals, what it imports."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DSLAUNCH = [sys.executable, "-m", "dslaunch"]
+HEAVY = (
+    "ClusterShell",
+    "asyncio",
+    "fabric",
+    "hjson",
+    "invoke",
+    "jinja2",
+    "paramiko",
+    "pydantic",
+    "rich",
+    "torch",
+    "yaml",
+)
+
+
+@pytest.mark.parametrize("words", [["schema"], ["--help"]], ids=" ".join)
+def test_a_reader_that_leaves_is_no_error_to_speak_of(words: list[str]):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*DSLAUNCH, *words], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert done.stderr == ""
+
+
+def test_the_first_line_can_be_had_with_head(cluster_file: Path):
+    line = f"{sys.executable} -m dslaunch nodes --json c.yaml | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[\n", "")
+
+
+def test_a_full_disk_is_one_line_and_code_1():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*DSLAUNCH, "schema"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: standard output: No space left on device\n",
+    )
+
+
+def test_bytes_that_are_no_text_are_printed_as_they_came(cluster_file: Path):
+    done = subprocess.run(
+        [*DSLAUNCH, "render", "env", "c.yaml", "--env", b"X=\xff"],
+        capture_output=True,
+        check=False,
+    )
+    assert b"X='\xff'\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)],
+    ids=["terminal", "no-color", "no-color-is-empty"],
+)
+def test_errors_have_colour_on_a_terminal_only_unless_refused(
+    environment: dict[str, str], coloured: bool
+):
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [*DSLAUNCH, "nodes", "x.yaml"], stderr=theirs, env=os.environ | environment, check=False
+    )
+    os.close(theirs)
+    said = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert ("\x1b[" in said) == coloured
+    assert "error:" in said and "hint:" in said
+
+
+def test_errors_in_a_file_have_no_colour():
+    done = subprocess.run([*DSLAUNCH, "nodes", "x.yaml"], capture_output=True, check=False)
+    assert b"\x1b" not in done.stderr
+
+
+def test_ctrl_c_is_code_130_without_a_word(directory: Path):
+    os.mkfifo("started")
+    program = directory / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho > started\nexec sleep 60\n")
+    program.chmod(0o755)
+    with subprocess.Popen(
+        [*DSLAUNCH, "init", "--local"],
+        env=os.environ | {"PATH": f"{directory}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        Path("started").read_text()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("dslaunch re", "render"),
+        ("dslaunch run --inc", "--include"),
+        ("dslaunch run c.yaml -N 2 --inc", "--include"),
+    ],
+    ids=["command", "option", "option-behind-file"],
+)
+def test_the_shell_completes(words: str, offered: str):
+    asked = {
+        "_DSLAUNCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    program = "from dslaunch.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv = ['dslaunch']; {program}"],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.split(), done.stderr) == ([offered], "")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
+def test_help_imports_nothing_that_costs_time(words: list[str]):
+    program = (
+        "import sys\n"
+        "from dslaunch.cli.main import main\n"
+        f"sys.argv = ['dslaunch', *{words!r}]\n"
+        "try: main()\n"
+        f"except SystemExit: sys.exit(str([m for m in {HEAVY!r} if m in sys.modules]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == "[]\n"
+
+
+def test_a_hostfile_is_rendered_without_ssh_templates_or_torch(cluster_file: Path):
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "dslaunch", "render", "hostfile", "c.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    unneeded = {"fabric", "paramiko", "jinja2", "torch", "ClusterShell", "asyncio", "rich"}
+    assert "yaml" in imported
+    assert not imported & unneeded

@@ -1,0 +1,42 @@
+"""The pages that are made from the program, or must agree with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dslaunch import errors
+from dslaunch.cli.main import app
+from dslaunch.cli.reference import reference
+
+PAGES = Path(__file__).parents[3] / "docs" / "reference"
+
+
+def test_the_page_of_the_command_line_is_current():
+    page = (PAGES / "cli.md").read_text("utf-8")
+    assert page == f"{reference()}\n", (
+        "run: python -m dslaunch.cli.reference > docs/reference/cli.md"
+    )
+
+
+def test_every_command_and_option_is_on_the_page():
+    page = reference()
+    commands = [command.callback for command in app.registered_commands]
+    assert all(f"## dslaunch {c.__name__}\n" in page for c in commands if c is not None)
+    assert "`-i`, `--include`" in page
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, errors.DslaunchError)
+    ],
+    ids=lambda error: error.__name__,
+)
+def test_every_exit_code_is_on_its_page(error: type[errors.DslaunchError]):
+    page = (PAGES / "exit-codes.md").read_text("utf-8")
+    assert re.search(rf"^\| {error.exit_code} \|", page, re.MULTILINE)

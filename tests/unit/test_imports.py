@@ -1,0 +1,53 @@
+"""What starting costs, told by what is imported; and what the wheel holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+HEAVY = {
+    *("asyncio", "ClusterShell", "fabric", "hjson", "invoke", "jinja2", "paramiko", "rich"),
+    *("torch", "yaml"),
+}
+
+SHOW = """
+import json, sys
+from dslaunch.cli.main import main
+sys.argv = ["dslaunch", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The top-level modules that a command has imported when it ends."""
+    command = [sys.executable, "-c", SHOW, *arguments]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]], ids=" ".join)
+def test_asking_for_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    assert imported_by(*arguments) & HEAVY == set()
+
+
+def test_the_wheel_holds_the_templates_and_the_type_marker(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path)]
+    command = [*pip, *offline, str(CHECKOUT)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("dslaunch-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    templates = {f"dslaunch/_templates/{file.name}" for file in (CHECKOUT / "templates").iterdir()}
+    assert names >= templates | {"dslaunch/py.typed", "dslaunch/node/agent.py"}
+    assert not any(name.startswith(("tests/", "examples/")) for name in names)
