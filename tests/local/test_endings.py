@@ -14,7 +14,7 @@ from dslaunch.run.supervisor import Patience
 if TYPE_CHECKING:
     from conftest import Emulated
 
-BYSTANDERS_SLEEP = "import os, time\nrank = int(os.environ['RANK'])\n"
+RANK = "import os, time\nrank = int(os.environ['RANK'])\n"
 
 
 def test_a_good_run_is_ok_and_says_what_its_ranks_said(emulated: Emulated) -> None:
@@ -24,7 +24,7 @@ def test_a_good_run_is_ok_and_says_what_its_ranks_said(emulated: Emulated) -> No
 
 
 def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulated) -> None:
-    script = f"{BYSTANDERS_SLEEP}if rank == 2:\n    import nowhere\ntime.sleep(60)"
+    script = f"{RANK}if rank == 2:\n    import nowhere\ntime.sleep(60)"
     seen = emulated.run(script)
     assert seen.outcome.message == "rank 2 on n1 failed first: exit code 1"
     assert seen.outcome.last_lines[-1] == "ModuleNotFoundError: No module named 'nowhere'"
@@ -32,12 +32,12 @@ def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulat
 
 
 def test_a_failing_rank_gives_the_run_its_exit_code(emulated: Emulated) -> None:
-    seen = emulated.run(f"{BYSTANDERS_SLEEP}if rank == 1: raise SystemExit(42)\ntime.sleep(60)")
+    seen = emulated.run(f"{RANK}if rank == 1: raise SystemExit(42)\ntime.sleep(60)")
     assert (seen.outcome.exit_code, seen.outcome.cause.rank) == (42, 1)
 
 
 def test_a_killed_rank_is_told_in_words(emulated: Emulated) -> None:
-    script = f"{BYSTANDERS_SLEEP}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    script = f"{RANK}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
     seen = emulated.run(script)
     assert seen.outcome.exit_code == 137
     assert "killed by SIGKILL (137), likely out of memory" in seen.outcome.message
@@ -45,14 +45,15 @@ def test_a_killed_rank_is_told_in_words(emulated: Emulated) -> None:
 
 def test_the_others_end_within_seconds(emulated: Emulated) -> None:
     began = time.monotonic()
-    emulated.run(f"{BYSTANDERS_SLEEP}if rank == 0: raise SystemExit(1)\ntime.sleep(60)")
+    emulated.run(f"{RANK}if rank == 0: raise SystemExit(1)\ntime.sleep(60)")
     assert time.monotonic() - began < 15
 
 
 def test_a_rank_that_ignores_being_asked_is_made_to_end(emulated: Emulated) -> None:
     script = (
         "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if os.environ['RANK'] == '0':\n    time.sleep(0.5)\n    raise SystemExit(3)\ntime.sleep(60)"
+        "if os.environ['RANK'] == '0':\n    time.sleep(0.5)\n    raise SystemExit(3)\n"
+        "time.sleep(60)"
     )
     seen = emulated.run(script, patience=Patience(grace=0.5))
     assert seen.outcome.exit_code == 3
@@ -61,7 +62,7 @@ def test_a_rank_that_ignores_being_asked_is_made_to_end(emulated: Emulated) -> N
 
 def test_ranks_that_hang_at_exit_are_named_and_ended(emulated: Emulated) -> None:
     script = (
-        f"{BYSTANDERS_SLEEP}import threading\n"
+        f"{RANK}import threading\n"
         "if rank == 1: threading.Thread(target=time.sleep, args=(60,)).start()\n"
     )
     seen = emulated.run(script, patience=Patience(grace=0.5, exit_timeout=2))

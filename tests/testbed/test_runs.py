@@ -117,7 +117,8 @@ def test_every_launcher_trains_as_one_process_does(
 def test_a_node_is_reached_through_a_jump_host(project: Project) -> None:
     control = project.cluster.address("control")
     rules = (
-        "add table inet behind; add chain inet behind input { type filter hook input priority 0; }; "
+        "add table inet behind; "
+        "add chain inet behind input { type filter hook input priority 0; }; "
         f"add rule inet behind input ip saddr {control} drop"
     )
     project.cluster.run("node4", ["nft", rules], user="root", check=True)
@@ -144,7 +145,8 @@ def test_the_open_ssh_transport_runs_the_same(project: Project) -> None:
 
 def test_an_ordinary_user_can_run(project: Project) -> None:
     user = project.cluster.user
-    project.cluster.put("control", f"/home/{user}/p/job.py", "import os; print(os.getuid())", 0o644)
+    script = "import os; print(os.getuid())"
+    project.cluster.put("control", f"/home/{user}/p/job.py", script, 0o644)
     text = f"nodes: [{{host: node2, slots: 1}}]\npython: {sys.executable}\nlauncher: direct\n"
     project.cluster.put(
         "control", f"/home/{user}/p/c.yaml", text + "storage: {workdir: work}\n", 0o644

@@ -39,7 +39,7 @@ def init(
 
     Example: dslaunch init --hosts 'node[01-04]' --slots 8
     """
-    from dslaunch.cluster.discover import cluster_yaml
+    from dslaunch.render.cluster_file import cluster_yaml
 
     sources = {
         "--hostfile": hostfile is not None,

@@ -51,7 +51,9 @@ def run(
     """Start a training on every node, stream it, end cleanly.
 
     Everything after the script is the script's own. Without a script the cluster file's `job:`
-    is run. Example: dslaunch run cluster.yaml train.py --epochs 3
+    is run.
+
+    Example: dslaunch run cluster.yaml train.py --epochs 3
     """
     from dslaunch.cluster.select import select
 

@@ -82,7 +82,7 @@ def make_job(
     """The job that the command line and the cluster file's defaults name.
 
     Of one variable the later value wins: the cluster file's `env`, the caller's by `env_from`,
-    the file's `job.env`, `--env`. Raises UsageError.
+    the file's `job.env`. Those of `--env` win over a node's own too. Raises UsageError.
     """
     if options.module and options.no_python:
         raise UsageError("--module and --no-python exclude each other")
@@ -97,13 +97,14 @@ def make_job(
         )
     variables = dict(cluster.env)
     variables |= copied(cluster.env_from, environ)
-    variables |= dict(defaults.env) | read_settings(options.env, environ)
+    variables |= dict(defaults.env)
     return Job(
         program=program,
         args=args,
         kind=kind,
         launcher=options.launcher or cluster.launcher,
         env=tuple(variables.items()),
+        overrides=tuple(read_settings(options.env, environ).items()),
         secrets=cluster.secrets,
     )
 

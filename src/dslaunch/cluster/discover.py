@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from dslaunch.cluster.hostfile import parse_hostfile
 from dslaunch.cluster.names import host_fault
-from dslaunch.cluster.nodeset import expand, fold_in_order, numbers
+from dslaunch.cluster.nodeset import expand, numbers
 from dslaunch.errors import UsageError
 
 DEFAULT_SLOTS = 8
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
 _COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
 _GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
@@ -101,24 +98,6 @@ def from_machine(listed: str, slots: int | None) -> Discovered:
     return Discovered("this machine", (("localhost", count),), "local", not (slots or gpus))
 
 
-def cluster_yaml(found: Discovered) -> str:
-    """Write a commented cluster file; equal neighbours are one entry."""
-    from dslaunch.render.templates import render
-
-    entries = [
-        (_yaml_text(fold_in_order([host for host, _ in alike])), slots)
-        for slots, alike in groupby(found.nodes, key=lambda node: node[1])
-    ]
-    return render(
-        "cluster.yaml.j2",
-        source=_one_line(found.source),
-        notes=[_one_line(note) for note in found.notes],
-        entries=entries,
-        guessed_slots=found.guessed_slots,
-        local=found.transport == "local",
-    )
-
-
 def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
     """Say how many GPUs SLURM gives on each node; None: its variables do not say.
 
@@ -184,12 +163,3 @@ def _ssh_settings(text: str) -> Iterator[tuple[list[str], str, str]]:
             words = value.replace('"', " ").split() if keyword == "host" else []
             names = [word for word in words if host_fault(word) is None]
         yield names, keyword, value.strip().strip('"')
-
-
-def _yaml_text(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
-
-
-def _one_line(text: str) -> str:
-    """Make text fit for a comment: it must not end, and so open the file to what follows."""
-    return "".join(c if c.isprintable() else " " for c in text)

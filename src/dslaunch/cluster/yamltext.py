@@ -36,6 +36,7 @@ EXPANDED = 1_000_000
 _UNPRINTABLE = re.compile(
     "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NUMERIC = frozenset("-0123456789")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
@@ -122,7 +123,8 @@ def _read_events(text: str, reader: _Reader) -> None:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         raise reader.fatal(place, _syntax(error, text, place)) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # The last two: the pure parser's answer to an escape such as \U99999999 (PyYAML 6.0).
         raise reader.fatal((1, 1), f"not valid YAML: {error}") from None
     finally:
         loader.dispose()
@@ -205,8 +207,8 @@ class _Reader:
         value = source if style or self._expects_key() else _plain(source)
         if event.anchor:
             self._anchors[event.anchor] = _Anchored(value, source, 1)
-        if style and "\0" in source:
-            self._problem(_place(event), "the text has a NUL character in it")
+        if style and (odd := _UNUSABLE.search(source)):
+            self._problem(_place(event), f"the text has the character {odd[0]!r} in it")
         if source == "<<" and not style and self._expects_key():
             self._problem(_place(event), "merge keys are not supported; repeat what is meant")
         self._put(event, value, source, 1)

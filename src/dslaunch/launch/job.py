@@ -25,5 +25,7 @@ class Job:
     env: Pairs = ()
     """The variables for every node: those of the cluster file, of the caller (`env_from`) and
     of the command line, the later ones winning; a node's own `env` wins over the cluster's."""
+    overrides: Pairs = ()
+    """Variables that the user set for this one run; they win over everything."""
     secrets: tuple[SecretSource, ...] = ()
     """Only names and sources; the values go to the agents and nowhere else."""

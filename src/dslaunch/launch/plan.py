@@ -170,12 +170,12 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
 def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> Pairs:
     """The environment of a node's processes, less what their launcher adds.
 
-    The job's variables, then the node's own, then what evidence found for what neither of
-    them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used.
+    The job's variables, then the node's own, then this run's, then what evidence found for what
+    none of them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used.
     The interface is given to NCCL in its exact form `=eth0`; a bare name is a prefix there
     (NCCL documentation, NCCL_SOCKET_IFNAME).
     """
-    env = dict(job.env) | dict(placement.node.env)
+    env = dict(job.env) | dict(placement.node.env) | dict(job.overrides)
     interface = dict(rendezvous.interfaces).get(placement.node.host)
     if interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", interface)

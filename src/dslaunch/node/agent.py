@@ -55,8 +55,7 @@ class Agent:
             for key, _ in self.selector.select(self.patience()):
                 key.data()
             self.tick()
-        if self.directory:
-            files.remove_node_directory(self.directory)
+        files.remove_node_directory(self.run, self.host)
 
     def patience(self) -> float:
         """Seconds to wait for something to happen before looking ourselves."""
@@ -287,6 +286,8 @@ def guard(agent: int, run: str, host: str) -> None:
             break
         processes.send(living, signal.SIGKILL)
         time.sleep(TICK)
+    if status:
+        files.remove_node_directory(run, host)
     os._exit(1 if status else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tarfile
@@ -14,7 +15,7 @@ def make_node_directory(run: str, host: str) -> str:
 
     Raises OSError, also when somebody else owns the directory above it.
     """
-    above = os.path.join(tempfile.gettempdir(), f"dslaunch-{os.getuid()}")
+    above = _above()
     os.makedirs(above, mode=0o700, exist_ok=True)
     if os.lstat(above).st_uid != os.getuid() or os.path.islink(above):
         raise PermissionError(1, f"{above} belongs to somebody else")
@@ -22,11 +23,16 @@ def make_node_directory(run: str, host: str) -> str:
     return tempfile.mkdtemp(prefix=f"{run}.{host}.", dir=above)
 
 
-def remove_node_directory(path: str) -> None:
-    """Remove it with all that is in it, and the one above if it was the last."""
-    shutil.rmtree(path, ignore_errors=True)
+def remove_node_directory(run: str, host: str) -> None:
+    """Remove this run's directory with all that is in it, and the one above if it was the last."""
+    for path in glob.glob(os.path.join(glob.escape(_above()), glob.escape(f"{run}.{host}.") + "*")):
+        shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(path))
+        os.rmdir(_above())
+
+
+def _above() -> str:
+    return os.path.join(tempfile.gettempdir(), f"dslaunch-{os.getuid()}")
 
 
 def write_private(path: str, text: str) -> None:

@@ -67,7 +67,7 @@ def for_devices(job: Job, facts: Facts) -> Job:
     (accelerate 1.15, state.py, `_prepare_backend`)."""
     wanted = ("ACCELERATE_USE_CPU", "true")
     no_gpu = all(node.gpus is None for node in facts.nodes)
-    if job.launcher != "accelerate" or not no_gpu or wanted[0] in dict(job.env):
+    if job.launcher != "accelerate" or not no_gpu or wanted[0] in dict((*job.env, *job.overrides)):
         return job
     return replace(job, env=(*job.env, wanted))
 

@@ -94,7 +94,7 @@ def test_the_later_of_two_values_for_a_variable_wins():
     )
     caller = {"FROM": "2", "JOB": "2", "LINE": "2", "OTHER": "2"}
     job = make_job(cluster, "t.py", (), JobOptions(env=("LINE=4",)), caller)
-    assert dict(job.env) == {"FILE": "1", "FROM": "2", "JOB": "3", "LINE": "4"}
+    assert dict((*job.env, *job.overrides)) == {"FILE": "1", "FROM": "2", "JOB": "3", "LINE": "4"}
 
 
 def test_a_script_on_the_command_line_takes_no_arguments_from_the_file():

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.discover import (
     Discovered,
-    cluster_yaml,
     from_hostfile,
     from_hosts,
     from_machine,
@@ -18,6 +17,7 @@ from dslaunch.cluster.discover import (
 )
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import UsageError
+from dslaunch.render.cluster_file import cluster_yaml
 
 
 def loaded(found: Discovered) -> tuple[tuple[str, int], ...]:

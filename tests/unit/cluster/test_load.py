@@ -185,7 +185,7 @@ NODE = "{host: a, slots: 1}"
         (ONE + "env: {1A: x}", "2:7: env['1A']: expected a variable's name"),
         (ONE + "env: {A: {b: c}}", "2:7: env.A: expected text, got a mapping"),
         (ONE + "env: [A]", "2:1: env: expected a mapping, got a list"),
-        (ONE + 'env: {A: "x\\0y"}', "2:10: the text has a NUL character in it"),
+        (ONE + 'env: {A: "x\\0y"}', "2:10: the text has the character '\\x00' in it"),
         (ONE + "env_from: [A-B]", "2:12: env_from[0]: expected a variable's name or a pattern"),
         (ONE + "secrets: [A, A]", "2:14: secrets[1]: `A` is there already"),
         (ONE + "secrets: [A]\nenv: {A: x}", "3:7: env.A: `A` is a secret; leave it out here"),

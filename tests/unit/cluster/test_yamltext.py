@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.cluster.yamltext import parse, path_text
 from dslaunch.errors import ConfigError
+
+
+@pytest.fixture(autouse=True, params=["libyaml", "pure Python"], scope="module")
+def parser(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here must hold with either of PyYAML's parsers."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pure Python":
+            patch.delattr(yaml, "CSafeLoader")
+        yield
 
 
 def read(text: str) -> Any:
@@ -91,10 +102,10 @@ def test_an_alias_stands_for_what_its_anchor_holds() -> None:
         ("a:\n\t- b", "f:2:1: not valid YAML: a tab; indent with spaces"),
         ("a: [1", "not valid YAML"),
         ("a: 'x", "not valid YAML"),
-        ("a: b: c", "f:1:5: not valid YAML: mapping values are not allowed in this context"),
+        ("a: b: c", "f:1:5: not valid YAML: mapping values are not allowed"),
         ("a: x\0y", "f:1:5: the character '\\x00' cannot be in YAML"),
-        ('a: "x\\0y"', "f:1:4: the text has a NUL character in it"),
-        ('a: "\\ud800"', "not valid YAML"),
+        ('a: "x\\0y"', "f:1:4: the text has the character '\\x00' in it"),
+        ('a: "\\U99999999"', "not valid YAML"),
         ("a: \udc80", "f:1:4: the character '\\udc80' cannot be in YAML"),
         ("", "f:1:1: expected a mapping such as `nodes: [...]`, got nothing"),
         ("# only a comment", "got nothing"),
@@ -111,6 +122,11 @@ def test_a_fault_is_told_with_its_place(text: str, fault: str) -> None:
     found = faults(text)
     assert len(found) == 1
     assert fault in found[0]
+
+
+@pytest.mark.parametrize("escape", ["ud800", "udfff", "U00110000"])
+def test_an_escape_that_is_no_character_is_a_fault(escape: str) -> None:
+    assert faults(f'a: "\\{escape}"')
 
 
 def test_aliases_that_grow_are_refused() -> None:

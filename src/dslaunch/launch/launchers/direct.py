@@ -32,7 +32,7 @@ class Direct:
     ) -> tuple[Process, ...]:
         """One process per slot; their output is read from them, so `logs` is not used."""
         command = Command(python_command(interpreter(placement.node), job))
-        given = {name for name, _ in (*job.env, *placement.node.env)}
+        given = {name for name, _ in (*job.env, *placement.node.env, *job.overrides)}
         defaults = tuple(d for d in _defaults(placement) if d[0] not in given)
         return tuple(
             Process(command, (*rank_environment(placement, world, local_rank), *defaults), rank)

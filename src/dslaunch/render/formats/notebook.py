@@ -20,7 +20,7 @@ class Notebook:
     def render(self, launch: Launch) -> Rendered:
         """The cell. The interfaces are left out, since this world is on one machine."""
         variables = {
-            **dict(launch.job.env),
+            **dict((*launch.job.env, *launch.job.overrides)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(launch.decided.rendezvous.port),
             "RANK": "0",

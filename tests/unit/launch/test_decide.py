@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
+from dslaunch.errors import PlanError, PreflightError
+from dslaunch.launch import decide
+from dslaunch.launch.facts import (
+    Dialled, Directory, Facts, Interface, NodeFacts, PortFact, facts_from_json, facts_to_json,
+)  # fmt: skip
+
+LO = Interface("lo", "127.0.0.1", loopback=True)
+
+
+def node(index: int, **more: object) -> NodeFacts:
+    address = f"10.0.0.{index}"
+    facts = NodeFacts(
+        host=f"n{index}",
+        machine=f"m{index}",
+        home="/root",
+        interfaces=(LO, Interface("eth0", address)),
+        interpreter="/usr/bin/python3",
+        dialled=(Dialled("10.0.0.1", address), Dialled("127.0.0.1", error="refused")),
+        directories=(Directory("/w", "/w", seen=(f"n{index}",)),),
+    )
+    return replace(facts, **more)  # type: ignore[arg-type]
+
+
+def facts(*nodes: NodeFacts, port: PortFact = PortFact(20000)) -> Facts:  # noqa: B008 - frozen
+    return Facts(nodes or (node(1), node(2)), port)
+
+
+CLUSTER = Cluster("c", (Node("n1", (0,)), Node("n2", (0,))))
+PLACES = Allocation.of([(n, n.slots) for n in CLUSTER.nodes])
+
+
+def test_the_master_is_at_an_address_that_every_other_node_reached() -> None:
+    rendezvous, decisions = decide.decide_rendezvous(CLUSTER, facts())
+    assert (rendezvous.address, rendezvous.port) == ("10.0.0.1", 20000)
+    assert rendezvous.interfaces == (("n1", "eth0"), ("n2", "eth0"))
+    assert decisions[0].why == "eth0 of n1: answered 1 of 1 other nodes; port free there, checked"
+
+
+def test_a_loopback_address_is_never_taken_for_several_machines() -> None:
+    both = (Dialled("127.0.0.1", "127.0.0.1"), Dialled("10.0.0.1", "10.0.0.2"))
+    found = facts(node(1, dialled=both), node(2, dialled=both))
+    assert decide.choose_route(found).address == "10.0.0.1"
+
+
+def test_one_machine_meets_at_its_loopback_address() -> None:
+    both = (Dialled("10.0.0.1", "10.0.0.1"), Dialled("127.0.0.1", "127.0.0.1"))
+    found = facts(node(1, dialled=both), node(2, dialled=both, machine="m1"))
+    assert decide.choose_route(found).address == "127.0.0.1"
+
+
+def test_a_network_that_one_node_cannot_reach_is_said_with_its_words() -> None:
+    cut = (Dialled("10.0.0.1", error="timed out"),)
+    with pytest.raises(PreflightError, match=r"n2: 10\.0\.0\.1: timed out"):
+        decide.choose_route(facts(node(1), node(2, dialled=cut)))
+
+
+def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
+    with pytest.raises(PreflightError, match=r"n1 has no usable address, only lo 127\.0\.0\.1"):
+        decide.choose_route(facts(node(1, dialled=()), node(2)))
+
+
+def test_the_file_decides_which_address_and_port_are_tried() -> None:
+    cluster = replace(CLUSTER, network=Network("ib0", 23456))
+    assert decide.ports_to_try(cluster, 7) == [23456]
+    interfaces = (Interface("eth0", "10.0.0.1"), Interface("ib0", "10.1.0.1"))
+    place = PLACES.placements[0]
+    assert decide.master_addresses(cluster, place, interfaces, []) == ["10.1.0.1"]
+    given = replace(place, node=replace(place.node, address="192.0.2.7"))
+    assert decide.master_addresses(CLUSTER, given, interfaces, []) == ["192.0.2.7"]
+
+
+def test_what_the_others_resolve_comes_before_the_fastest_interface() -> None:
+    interfaces = (
+        LO,
+        Interface("eth0", "10.0.0.1", speed=1000),
+        Interface("ib0", "10.1.0.1", speed=9),
+    )
+    place = PLACES.placements[0]
+    found = decide.master_addresses(CLUSTER, place, interfaces, ["127.0.1.1", "10.1.0.1"])
+    assert found == ["10.1.0.1", "10.0.0.1", "127.0.0.1"]
+
+
+def test_ports_are_below_those_that_clients_take() -> None:
+    assert all(20000 <= p < 30000 for p in decide.ports_to_try(CLUSTER, 123456789))
+
+
+def test_a_taken_port_is_named() -> None:
+    taken = PortFact(None, ((29500, "Address already in use"),))
+    with pytest.raises(PreflightError, match="n1: port 29500 cannot be used"):
+        decide.choose_port(CLUSTER, facts(port=taken))
+
+
+def everyone(host: str) -> NodeFacts:
+    seen = (Directory("/w", "/w", seen=("n1", "n2")),)
+    return node(int(host[1]), directories=seen)
+
+
+def test_shared_is_what_every_node_sees() -> None:
+    shared, decision = decide.decide_shared(CLUSTER, facts(everyone("n1"), everyone("n2")), "/w")
+    assert (shared, decision.value) == (True, "/w is shared")
+    shared, decision = decide.decide_shared(CLUSTER, facts(), "/w")
+    assert (shared, decision.value) == (False, "/w is not shared")
+
+
+def test_a_file_that_says_otherwise_is_contradicted() -> None:
+    cluster = replace(CLUSTER, storage=Storage(shared=True))
+    with pytest.raises(PlanError, match=r"storage\.shared is true, but /w is not the same"):
+        decide.decide_shared(cluster, facts(), "/w")
+
+
+def test_a_directory_that_cannot_be_written_is_not_judged_unless_it_is_named() -> None:
+    denied = (Directory("/w", "/w", error="Permission denied"),)
+    found = facts(node(1), node(2, directories=denied))
+    shared, decision = decide.decide_shared(CLUSTER, found, "/w")
+    assert (shared, decision.assumed) == (None, True)
+    cluster = replace(CLUSTER, storage=Storage(checkpoints="/w"))
+    with pytest.raises(PlanError, match="n2: /w: Permission denied"):
+        decide.decide_shared(cluster, found, "/w")
+
+
+def test_a_missing_interpreter_names_its_node() -> None:
+    with pytest.raises(PreflightError, match="n2: no interpreter 'python3'"):
+        decide.check_interpreters(PLACES, facts(node(1), node(2, interpreter=None)))
+
+
+def test_fewer_gpus_than_slots_are_refused() -> None:
+    places = Allocation.of([(Node("n1", (0, 1)), (0, 1)), (Node("n2", (0,)), (0,))])
+    with pytest.raises(PreflightError, match="n1: slot 1 is used, but the driver lists 1 GPUs"):
+        decide.check_gpus(places, facts(node(1, gpus=1), node(2, gpus=1)))
+
+
+def test_no_driver_anywhere_means_cpu() -> None:
+    (decision,) = decide.check_gpus(PLACES, facts())
+    assert decision.value == "CPU"
+
+
+def test_a_script_that_differs_between_nodes_is_refused() -> None:
+    one, other = node(1, different=(("t.py", "a"),)), node(2, different=(("t.py", "b"),))
+    with pytest.raises(PlanError, match="not the same on all nodes"):
+        decide.check_program(facts(one, other), "t.py")
+
+
+def test_facts_are_read_back_as_they_were_written() -> None:
+    assert facts_from_json(facts_to_json(facts())) == facts()
