@@ -8,7 +8,14 @@ from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.errors import PlanError, PreflightError
 from dslaunch.launch import decide
 from dslaunch.launch.facts import (
-    Dialled, Directory, Facts, Interface, NodeFacts, PortFact, facts_from_json, facts_to_json,
+    Dialled,
+    Directory,
+    Facts,
+    Interface,
+    NodeFacts,
+    PortFact,
+    facts_from_json,
+    facts_to_json,
 )  # fmt: skip
 
 LO = Interface("lo", "127.0.0.1", loopback=True)
