@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+from queue import Queue
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dslaunch import transport
+from dslaunch.cluster.model import Cluster, Node
+from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.run.boot import boot_line, boot_text
+from dslaunch.run.session import LostError, Session
+from dslaunch.transport.fake import Answer, FakeTransport
+from dslaunch.transport.local import LocalTransport
+from dslaunch.transport.pool import connect_all
+from dslaunch.transport.process import ProcessChannel, login_line
+
+NODE = Node("n1", (0,))
+LINES = st.text(st.characters(exclude_characters="\0\n", exclude_categories=("Cs",)), max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES)
+def test_a_login_shell_hands_any_line_on_unchanged(line: str) -> None:
+    quoted = "printf %s '" + line.replace("'", "'\\''") + "'"
+    done = subprocess.run(["bash", "-c", login_line(quoted)], capture_output=True, check=True)
+    assert done.stdout.decode() == line
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\0b"])
+def test_a_line_that_not_every_shell_can_carry_is_refused(bad: str) -> None:
+    with pytest.raises(ValueError, match="no newline"):
+        login_line(bad)
+
+
+def test_bytes_go_both_ways_unchanged() -> None:
+    channel = ProcessChannel(["cat"])
+    data = bytes(range(256)) * 2000
+
+    def send() -> None:
+        channel.write(data)
+        channel.close_input()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert b"".join(iter(channel.read, b"")) == data
+    assert channel.wait(5) == 0
+    sender.join()
+    channel.close()
+
+
+def test_a_death_by_signal_and_the_error_output_are_told() -> None:
+    channel = ProcessChannel(["sh", "-c", "echo why >&2; kill -9 $$"])
+    assert (channel.wait(5), channel.stderr()) == (137, "why\n")
+    channel.close()
+
+
+def test_closing_ends_a_program_that_would_not(tmp_path: Path) -> None:
+    channel = ProcessChannel(["sh", "-c", "trap '' TERM; sleep 100 & wait; sleep 100"])
+    channel.close()
+    assert channel.wait(0) == 137
+
+
+def test_emulated_nodes_have_homes_of_their_own(tmp_path: Path) -> None:
+    channel = LocalTransport(tmp_path).connect(NODE).start("echo $HOME; pwd")
+    assert channel.read().decode().split() == [str(tmp_path / "n1")] * 2
+    channel.close()
+
+
+def test_every_built_in_transport_can_be_had() -> None:
+    assert transport.names() == ("fabric", "fake", "local", "openssh")
+    for name in ("fabric", "local", "openssh"):
+        transport.get(name, Cluster("c", (NODE,))).close()
+
+
+def test_a_name_that_does_not_exist_comes_with_a_suggestion() -> None:
+    with pytest.raises(UsageError, match="no transport is named `opnssh`") as caught:
+        transport.get("opnssh", Cluster("c", (NODE,)))
+    assert caught.value.hint == "did you mean `openssh`?"
+
+
+def test_one_dead_node_does_not_hide_the_others() -> None:
+    nodes = [Node(f"n{i}", (0,)) for i in range(5)]
+    dead = NodeFailure("n2", "refused", "no")
+    made = connect_all(FakeTransport({}, {"n2": dead}), nodes, 2)
+    assert list(made) == ["n0", "n1", "n2", "n3", "n4"]
+    assert [host for host, result in made.items() if result is dead] == ["n2"]
+
+
+def failure_of(answer: Answer) -> NodeFailure:
+    """What a session says of an agent that starts like this."""
+    fake = FakeTransport({("*", "command -v"): answer})
+    connection = fake.connect(NODE)
+    session = Session("n1", connection, connection.start(boot_line(NODE)), Queue())
+    session.begin(boot_text("run", "n1", silence=60))
+    with pytest.raises(LostError) as caught:
+        session.hello.result(5)
+    return caught.value.failure
+
+
+def test_a_node_without_python_is_told_so() -> None:
+    found = failure_of(Answer(stderr="no python3\n", exit_code=127))
+    assert (found.kind, found.message) == ("no-python", "there is no python3 on the node's PATH")
+
+
+def test_a_shell_that_prints_and_leaves_is_told_with_what_it_printed() -> None:
+    found = failure_of(Answer(stdout=b"This account is closed.\n", exit_code=1))
+    assert found.kind == "noisy-shell"
+    assert "This account is closed." in found.message
+
+
+def test_an_old_python_says_which() -> None:
+    words = "dslaunch needs Python 3.8 or newer on a node, this is 3.6.8"
+    assert words in failure_of(Answer(stderr=words, exit_code=1)).message
+
+
+def test_bytes_that_are_no_frames_are_a_broken_agent() -> None:
+    from dslaunch.node.frames import GREETING
+
+    found = failure_of(Answer(stdout=GREETING + b"Segmentation fault, core dumped\n"))
+    assert found.kind == "protocol"
+
+
+def test_the_agents_text_is_a_program_and_a_length() -> None:
+    length, _, text = boot_text("run", "n1", silence=60).partition(b"\n")
+    assert int(length) == len(text)
+    compile(text, "agent", "exec")
+
+
+def test_the_boot_line_tries_the_jobs_interpreter_first() -> None:
+    line = boot_line(Node("n", (0,), python="~/my env/bin/python"))
+    assert line.startswith("""for p in "$HOME"'/my env/bin/python' python3; do""")

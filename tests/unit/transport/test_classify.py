@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from dslaunch.cluster.model import Node
+from dslaunch.transport.classify import from_error, from_words
+
+NODE = Node("node01", (0,), user="ml", port=2222, identity_file="~/.ssh/k", jump="bastion")
+# what OpenSSH 9.2 writes
+WORDS = [
+    ("ssh: Could not resolve hostname node01: Name or service not known", "name"),
+    ("ssh: connect to host node01 port 22: Connection refused", "refused"),
+    ("ssh: connect to host node01 port 22: Connection timed out", "timeout"),
+    ("Connection timed out during banner exchange\r\n", "timeout"),
+    ("ssh: connect to host node01 port 22: No route to host", "no-route"),
+    ("No ED25519 host key is known for node01 and you have requested strict checking.\n"
+     "Host key verification failed.", "host-key-unknown"),
+    ("@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+     "Host key verification failed.", "host-key-changed"),
+    ("ml@node01: Permission denied (publickey).", "authentication"),
+    ("Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures",
+     "authentication"),
+    ("kex_exchange_identification: read: Connection reset by peer", "throttled"),
+    ("something never seen", "protocol"),
+    ("", "protocol"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), WORDS, ids=[f"{k} {i}" for i, (_, k) in enumerate(WORDS)]
+)
+def test_what_ssh_writes_is_understood(words: str, kind: str) -> None:
+    assert from_words(NODE, words).kind == kind
+
+
+class AuthenticationException(Exception):
+    """Called as paramiko calls its own: exceptions are told by their names there."""
+
+
+ERRORS = [
+    (socket.gaierror(-2, "Name or service not known"), "name"),
+    (TimeoutError("timed out"), "timeout"),
+    (ConnectionRefusedError(111, "Connection refused"), "refused"),
+    (OSError(113, "No route to host"), "no-route"),
+    (ConnectionResetError(104, "reset"), "throttled"),
+    (EOFError(), "throttled"),
+    (AuthenticationException("Authentication failed."), "authentication"),
+    (RuntimeError("who knows"), "protocol"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), ERRORS, ids=[type(e).__name__ for e, _ in ERRORS])
+def test_exceptions_are_understood(error: Exception, kind: str) -> None:
+    assert from_error(NODE, error).kind == kind
+
+
+def test_a_jump_host_is_named_in_the_message() -> None:
+    assert "through bastion" in from_words(NODE, "Connection refused").message
+
+
+def test_the_hint_holds_the_nodes_own_user_port_and_key() -> None:
+    found = from_words(NODE, "Permission denied (publickey).")
+    assert "ssh-copy-id -i ~/.ssh/k -p 2222 ml@node01" in (found.hint or "")
+
+
+def test_a_changed_key_is_removed_under_the_name_that_known_hosts_has() -> None:
+    found = from_words(NODE, "REMOTE HOST IDENTIFICATION HAS CHANGED!")
+    assert "ssh-keygen -R '[node01]:2222'" in (found.hint or "")
