@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -389,7 +390,7 @@ def test_another_run_of_the_same_user_is_not_touched(project: Project) -> None:
 
 
 def test_secrets_are_in_no_command_line_file_or_log(project: Project) -> None:
-    secret = "sEcReT-0123456789"
+    secret = f"sEcReT-{token_hex(8)}"  # not one that stands in a file of the checkout
     project.write("job.py", SLEEPER + "print(os.environ['TOKEN'], flush=True)\ntime.sleep(3)")
     project.describe(secrets="[TOKEN]")
     command = project.command("run", "c.yaml", "job.py")

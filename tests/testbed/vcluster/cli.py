@@ -2,7 +2,7 @@
 
 python -m tests.testbed.vcluster up --nodes 4
 python -m tests.testbed.vcluster exec control -- ssh node1 hostname
-python -m tests.testbed.vcluster exec control -- dslaunch preflight cluster.yaml
+python -m tests.testbed.vcluster exec control -- dslaunch nodes cluster.yaml
 python -m tests.testbed.vcluster fault node2 delay 50
 python -m tests.testbed.vcluster heal 'node*'
 python -m tests.testbed.vcluster down
@@ -34,7 +34,7 @@ HELP = """\
 {count} nodes and a control machine, up in {seconds:.2f} s. Try:
 
   {me} exec control -- ssh node1 hostname
-  {me} exec control -- dslaunch preflight cluster.yaml
+  {me} exec control -- dslaunch nodes cluster.yaml
   {me} exec control              # a shell there; cluster.yaml is in its home directory
   {me} fault node2 delay 50      # and: heal 'node*', status, down
 
