@@ -59,8 +59,9 @@ class Agent:
 
     def patience(self) -> float:
         """Seconds to wait for something to happen before looking ourselves."""
-        looking = self.ranks is not None and not self.done and self.ranks.needs_looking()
-        return TICK if looking or self.deadline is not None else BEAT / 5
+        if self.ranks is None or self.done:
+            return BEAT / 5
+        return TICK if self.deadline is not None else self.ranks.patience()
 
     def prepare(self) -> None:
         """Set up signals and streams, and greet."""

@@ -135,9 +135,14 @@ class Ranks:
         """Whether a process that we started has not ended."""
         return bool(self.children)
 
-    def needs_looking(self) -> bool:
-        """Whether something may change that nothing wakes us for."""
-        return self.tail is not None or not self.joined or not self.children
+    def patience(self) -> float:
+        """Seconds until we must look again at what nothing wakes us for: files and a launcher's
+        ranks often, a meeting now and then; the ranks' own CPUs pay for it."""
+        if not self.children:
+            return 0
+        if self.tail is not None:
+            return SEARCH_INTERVAL
+        return 1.0 if self.joined else JOIN_INTERVAL
 
     def watch(self) -> None:
         """Collect what ended, find what the launcher started, send what is new in its files."""
