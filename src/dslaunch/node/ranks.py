@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from dslaunch.node.agent import Agent
 
 SEARCH_INTERVAL = 0.1
-JOIN_INTERVAL = 0.25
+JOIN_INTERVAL = 1.5
+"""Seldom: the kernel walks its whole table of connections, some milliseconds, for each look."""
 
 
 class Ranks:
