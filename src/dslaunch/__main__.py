@@ -1,5 +1,5 @@
 """`python -m dslaunch`."""
 
-from dslaunch.cli.main import main
+from dslaunch.cli.start import start
 
-main()
+start()

@@ -11,24 +11,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from dslaunch import __version__
-from dslaunch.cli import init, nodes, options, render, run, schema, ui, validate
+from dslaunch.cli import ui
+from dslaunch.cli.commands import Commands
 from dslaunch.cli.words import MoreOptions
 from dslaunch.errors import DslaunchError
 
 app = typer.Typer(
     name="dslaunch",
+    cls=Commands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(context_settings=options.SCRIPT_LAST)(run.run)
-app.command(context_settings=options.SCRIPT_LAST)(render.render)
-app.command()(nodes.nodes)
-app.command()(validate.validate)
-app.command()(init.init)
-app.command()(schema.schema)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,8 @@ from typing import Any, get_args
 from typer.models import ArgumentInfo, OptionInfo
 
 from dslaunch.cli import ui
-from dslaunch.cli.main import app, root
+from dslaunch.cli.commands import NAMES, function
+from dslaunch.cli.main import root
 
 HEAD = """\
 # The command line
@@ -38,9 +39,8 @@ Info = OptionInfo | ArgumentInfo
 
 def reference() -> str:
     """The whole page as Markdown."""
-    commands = [command.callback for command in app.registered_commands]
     sections = [section("dslaunch", root)]
-    sections += [section(f"dslaunch {c.__name__}", c) for c in commands if c is not None]
+    sections += [section(f"dslaunch {name}", function(name)) for name in NAMES]
     return "\n".join([HEAD, *sections, _format_section()])
 
 

@@ -33,6 +33,7 @@ Address = Annotated[
 Port = Annotated[
     int | None, typer.Option("--master-port", min=1, max=65535, help="Its port; default 29500.")
 ]
+CONTEXT = options.SCRIPT_LAST
 
 
 def render(

@@ -18,6 +18,7 @@ from dslaunch.errors import UsageError
 Ranks = Annotated[
     str | None, typer.Option(help="Show only these ranks' output, such as 0 or 0-3,8.")
 ]
+CONTEXT = options.SCRIPT_LAST
 
 
 def run(

@@ -33,9 +33,8 @@ DEPTH = 32
 EXPANDED = 1_000_000
 """The most parts that a document may have once its aliases are replaced by what they name."""
 
-_UNPRINTABLE = re.compile(
-    "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-)
+_PRINTABLE_ASCII = "\t\n\r\x20-\x7e"
+_PRINTABLE = _PRINTABLE_ASCII + "\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NUMERIC = frozenset("-0123456789")
@@ -87,7 +86,8 @@ def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> Document:
     """
     reader = _Reader(file, frozenset(verbatim))
     text = text.removeprefix("\ufeff")
-    odd = _UNPRINTABLE.search(text)
+    # the large class takes longer to compile than most files to read
+    odd = re.search(f"[^{_PRINTABLE_ASCII if text.isascii() else _PRINTABLE}]", text)
     if odd:
         before = text[: odd.start()]
         place = (before.count("\n") + 1, odd.start() - before.rfind("\n"))

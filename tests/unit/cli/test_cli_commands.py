@@ -9,23 +9,22 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from dslaunch.cli.main import app
+from dslaunch.cli.commands import NAMES
 
 Dslaunch = Callable[..., CompletedProcess[str]]
-COMMANDS = [c.callback.__name__ for c in app.registered_commands if c.callback is not None]
 
 
 # ---------------------------------------------------------------- all commands
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_the_help_of_every_command_has_an_example(dslaunch: Dslaunch, command: str):
     done = dslaunch(command, "--help")
     assert f"Example: dslaunch {command}" in " ".join(done.stdout.split())
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_help_fits_into_eighty_columns(dslaunch: Dslaunch, command: str):
     assert all(len(line) <= 80 for line in dslaunch(command, "-h").stdout.splitlines())
 

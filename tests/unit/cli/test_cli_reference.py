@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch import errors
-from dslaunch.cli.main import app
+from dslaunch.cli.commands import NAMES
 from dslaunch.cli.reference import reference
 
 PAGES = Path(__file__).parents[3] / "docs" / "reference"
@@ -23,8 +23,7 @@ def test_the_page_of_the_command_line_is_current():
 
 def test_every_command_and_option_is_on_the_page():
     page = reference()
-    commands = [command.callback for command in app.registered_commands]
-    assert all(f"## dslaunch {c.__name__}\n" in page for c in commands if c is not None)
+    assert all(f"## dslaunch {name}\n" in page for name in NAMES)
     assert "`-i`, `--include`" in page
 
 
