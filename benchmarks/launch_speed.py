@@ -1,7 +1,7 @@
 """How long until the first rank speaks, all have met, and all is over: dslaunch and its peers.
 
 Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds in
-turn, medians. Needs what the sshd tests need. `python benchmarks/launch_speed.py [ROUNDS]`
+turn: best (median). Needs what the sshd tests need. `python benchmarks/launch_speed.py [ROUNDS]`
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -116,22 +116,27 @@ LAUNCHES: dict[str, Callable[[VirtualCluster, int], str]] = {
 }
 
 
+def each_point(of: Callable[[Iterable[float]], float], times: list[Times]) -> Times:
+    """One figure for each of the three points over all rounds."""
+    first, joined, end = (of(column) for column in zip(*times, strict=True))
+    return first, joined, end
+
+
 def report(found: dict[str, list[Times]]) -> None:
-    """Medians in seconds, and the differences that matter."""
-    medians = {
-        name: tuple(statistics.median(column) for column in zip(*times, strict=True))
-        for name, times in found.items()
-    }
-    print(f"{'seconds until':24}{'first line':>12}{'all joined':>12}{'end':>8}")
-    for name, times in medians.items():
-        print(
-            f"{name:24}" + "".join(f"{t:>{w}.2f}" for t, w in zip(times, (12, 12, 8), strict=True))
-        )
+    """Each launch's best and median times, and the differences that matter.
+
+    The differences are those of the best: what else the machine does can only add to a time.
+    """
+    best = {name: each_point(min, times) for name, times in found.items()}
+    print(f"{'seconds until':24}{'first line':>14}{'all joined':>14}{'end':>14}")
+    for name, times in found.items():
+        pairs = zip(best[name], each_point(statistics.median, times), strict=True)
+        print(f"{name:24}" + "".join(f"{f'{b:.2f} ({m:.2f})':>14}" for b, m in pairs))
     for ours, theirs, limit in (
         ("dslaunch direct", "ranks by bare ssh", 1.0),
         ("dslaunch torchrun", "torchrun by ssh", 0.7),
     ):
-        more = [a - b for a, b in zip(medians[ours], medians[theirs], strict=True)]
+        more = [a - b for a, b in zip(best[ours], best[theirs], strict=True)]
         words = ", ".join(f"{m:+.2f}" for m in more)
         print(f"{ours} minus {theirs}: {words}  (wanted: at most {limit:+.1f} each)")
 
