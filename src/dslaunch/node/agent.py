@@ -1,61 +1,96 @@
 """The one program on each node: starts, watches, streams and ends that node's processes.
 
-It talks frames on its standard input and output. When its input ends, or the launcher falls
-silent, it ends everything that it started and leaves. A guardian process, its parent, does the
-same should the agent itself be killed.
+It talks frames with its clients. The launcher of a run holds it: when the launcher is gone, and
+does not come back in time, the agent ends everything that it started and leaves. A detached run
+is held by nobody and lasts until its processes end. A guardian process, the agent's parent, does
+the same should the agent itself be killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import selectors
 import signal
-import sys
+import socket
 import threading
 import time
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from dslaunch.node import files, frames, probe, processes
+from dslaunch.node import bridge, files, frames, keeping, links, probe, processes
+from dslaunch.node.activity import Activity
+from dslaunch.node.client import Client
+from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 
 TICK = 0.05
 BEAT = 5.0
 STRAY_GRACE = 2.0
 LOST_GRACE = 5.0
-OUTBOX_FULL, OUTBOX_LOW = 8 << 20, 1 << 20
+FAREWELL = 2.0
+JOURNAL_FULL, JOURNAL_LOW = 8 << 20, 1 << 20
+KEPT_OUTPUT = 2 << 30
+"""Bytes of output that a detached run keeps on each node."""
 
 
 class Agent:
     """One node's end of a run. A single thread; questions that may hang have their own."""
 
-    def __init__(self, run: str, host: str, silence: float) -> None:
-        self.run, self.host, self.silence = run, host, silence
+    def __init__(self, run: str, host: str, times: Dict[str, float]) -> None:
+        """`times`, in seconds: `silence` after which a launcher is not there, `reconnect` in
+        which it may come back."""
+        self.run, self.host, self.times = run, host, times
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
-        self.decoder = frames.Decoder()
-        self.outbox: Deque[bytes] = deque()
-        self.pending = 0
-        self.replies: "queue.SimpleQueue[frames.Message]" = queue.SimpleQueue()
+        self.journal: Any = Journal()
+        self.clients: List[Client] = []
+        self.holder: Optional[Client] = None
+        self.free_since: Optional[float] = None
+        """When the last launcher that held the run was lost; None while one is there."""
+        self.dismissed: Optional[float] = None
+        """When the launcher said goodbye; what others still read is sent for a moment."""
+        self.detached = False
+        self.replies: "queue.SimpleQueue[Tuple[Client, frames.Message]]" = queue.SimpleQueue()
         self.archives: Dict[int, Any] = {}
         self.ranks: Optional[Ranks] = None
+        self.activity = Activity()
+        self.idle = 0.0
+        """Seconds since a rank printed or computed, as of the last beat."""
+        self.links: Optional[links.Links] = None
         self.deadline: Optional[float] = None
-        self.connected, self.done = True, False
-        self.heard = self.beaten = time.monotonic()
+        self.done = False
+        self.beaten = time.monotonic()
         self.guardian = os.getppid()
 
     # ------------------------------------------------------------ the loop
 
-    def serve(self) -> None:
-        """Serve the launcher until it says goodbye or is gone."""
-        self.prepare()
-        while self.connected or (self.ranks and not self.done):
+    def serve(self, first: socket.socket) -> None:
+        """Serve clients until the run is over and nobody wants anything more."""
+        self.prepare(first)
+        while not self.over():
             for key, _ in self.selector.select(self.patience()):
                 key.data()
             self.tick()
-        files.remove_node_directory(self.run, self.host)
+        files.remove_node_directories(self.run, self.host, self.home)
+
+    def over(self) -> bool:
+        """Whether the agent may leave."""
+        if self.ranks is not None and not self.done:
+            return False
+        if self.links is not None and self.links.busy():
+            return False
+        if not self.clients:
+            return self.detached or self.dismissed is not None or self.abandoned()
+        return self.dismissed is not None and time.monotonic() - self.dismissed > FAREWELL
+
+    def abandoned(self) -> bool:
+        """Whether the launcher is gone and has had time to come back."""
+        if self.free_since is None or self.detached:
+            return False
+        patience = self.times["reconnect"] if self.ranks else 0
+        return time.monotonic() - self.free_since >= patience
 
     def patience(self) -> float:
         """Seconds to wait for something to happen before looking ourselves."""
@@ -63,118 +98,154 @@ class Agent:
             return BEAT / 5
         return TICK if self.deadline is not None else self.ranks.patience()
 
-    def prepare(self) -> None:
+    def prepare(self, first: socket.socket) -> None:
         """Set up signals and streams, and greet."""
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self.end(LOST_GRACE))
+        signal.signal(signal.SIGTERM, lambda *_: self.end(LOST_GRACE, "the agent was asked to end"))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         wake, self.wake = os.pipe()
-        for fd in (0, 1, wake, self.wake):
+        for fd in (wake, self.wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        self.selector.register(0, selectors.EVENT_READ, self.hear)
-        self.selector.register(wake, selectors.EVENT_READ, lambda: self.woken(wake))
-        self.post(frames.GREETING)
-        self.say({"event": "hello", **probe.identity(self.home)})
+        self.listen(wake, lambda: self.woken(wake))
+        self.holder = self.welcome(first)
 
     def woken(self, wake: int) -> None:
         """A child ended, or a thread has an answer."""
         os.read(wake, 4096)
         while not self.replies.empty():
-            self.say(self.replies.get())
+            client, reply = self.replies.get()
+            client.say({**reply, "time": time.time()})
 
     def tick(self) -> None:
         """What is done whether or not something happened."""
         now = time.monotonic()
         if now - self.beaten >= BEAT:
             self.beaten = now
-            self.say({"event": "beat"})
-        if now - self.heard > self.silence:
-            self.connected = False
+            self.beat()
+        if self.holder is not None and now - self.holder.heard > self.times["silence"]:
+            self.holder.close()
         if os.getppid() != self.guardian:
-            self.connected = False
-            self.end(0)
-        if not self.connected:
-            self.end(LOST_GRACE)
+            self.end(0, "the agent's guardian was killed")
+        if self.abandoned():
+            self.end(LOST_GRACE, "the launcher is gone")
+        if self.links is not None:
+            self.links.tick(now)
         if self.ranks and not self.done:
             self.ranks.watch()
             self.advance()
 
-    # ------------------------------------------------------------ speaking and hearing
+    def beat(self) -> None:
+        """Show that we are there, and how long the ranks have been idle."""
+        pids = self.ranks.pids() if self.ranks and not self.done else {}
+        self.idle = self.activity.idle(pids.values()) if pids else 0.0
+        for client in list(self.clients):
+            client.say({"event": "beat", "time": time.time(), "idle": self.idle})
+
+    # ------------------------------------------------------------ clients
+
+    def welcome(self, connection: socket.socket) -> Client:
+        """Take a new client and greet it."""
+        client = Client(connection, self)
+        self.clients.append(client)
+        self.listen(connection.fileno(), client.read)
+        known = {"run": self.run, "started": self.ranks is not None, "last": self.journal.last}
+        client.say({"event": "hello", "time": time.time(), **known, **probe.identity(self.home)})
+        return client
+
+    def watch_client(self, client: Client, *, writing: bool) -> None:
+        """Be told when a client can take more, only while there is more."""
+        fd = client.socket.fileno()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
+        if self.selector.get_key(fd).events == events:
+            return
+
+        def ready() -> None:
+            if writing:
+                client.write()
+            if not client.closed:
+                client.read()
+
+        self.selector.modify(fd, events, ready)
+
+    def forget(self, client: Client) -> None:
+        """A client is gone; if it was the launcher, it may come back."""
+        self.ignore(client.socket.fileno())
+        self.clients.remove(client)
+        if client is self.holder:
+            self.holder, self.free_since = None, time.monotonic()
 
     def say(self, message: frames.Message) -> None:
-        """Send an event or a reply, with our time."""
+        """Note an event of the run, with our time; those who follow are sent it."""
         message.setdefault("time", time.time())
-        self.post(frames.pack_message(message))
+        self.journal.append(frames.MESSAGE, frames.message_body(message))
+        if self.directory is not None:
+            keeping.append_event(self.directory, message)
+        if self.links is not None:
+            self.links.note(message)
+        self.publish()
 
-    def post(self, data: bytes) -> None:
-        """Queue bytes for the launcher; if it reads too slowly, stop reading the ranks."""
-        self.outbox.append(data)
-        self.pending += len(data)
-        self.flush()
-        if self.pending > OUTBOX_FULL and self.ranks:
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Note a piece of output; if the launcher is far behind, stop reading the ranks."""
+        self.activity.spoke()
+        self.journal.append(frames.OUTPUT, frames.output_body(rank, stream, time.time(), data))
+        if self.journal.waiting > JOURNAL_FULL and self.ranks:
             self.ranks.pause()
+        self.publish()
 
-    def flush(self) -> None:
-        """Write what can be written now."""
-        while self.outbox and self.connected:
-            try:
-                sent = os.write(1, self.outbox[0])
-            except BlockingIOError:
-                break
-            except OSError:
-                self.connected = False
-                return
-            self.pending -= sent
-            rest = self.outbox.popleft()[sent:]
-            if rest:
-                self.outbox.appendleft(rest)
-        self.want_to_write(bool(self.outbox) and self.connected)
-        if self.pending < OUTBOX_LOW and self.ranks:
-            self.ranks.resume()
+    def publish(self) -> None:
+        """Send what is new to all who follow."""
+        for client in list(self.clients):
+            if client.sent is not None:
+                client.write()
 
-    def want_to_write(self, wanted: bool) -> None:
-        """Be told, or no longer, when the launcher can take more."""
-        registered = 1 in self.selector.get_map()
-        if wanted and not registered:
-            self.selector.register(1, selectors.EVENT_WRITE, self.flush)
-        elif registered and not wanted:
-            self.selector.unregister(1)
+    def take(self, client: Client, frame: frames.Frame) -> None:
+        """Do what a client says."""
+        if isinstance(frame, frames.Data):
+            self.receive(client, frame)
+        elif isinstance(frame, dict):
+            operation: Callable[[Client, frames.Message], None] = getattr(
+                self, f"do_{frame['op']}", self.do_ping
+            )
+            operation(client, frame)
 
-    def hear(self) -> None:
-        """Read what the launcher says; the end of it means that it is gone."""
-        try:
-            data = os.read(0, 1 << 20)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self.heard = time.monotonic()
-        if not data:
-            self.connected = False
-            self.selector.unregister(0)
-            return
-        for frame in self.decoder.feed(data):
-            if isinstance(frame, frames.Data):
-                self.receive(frame)
-            elif isinstance(frame, dict):
-                self.obey(frame)
+    def do_ping(self, client: Client, message: frames.Message) -> None:
+        """Nothing: that we were spoken to is all."""
 
-    def obey(self, message: frames.Message) -> None:
-        """Do what a message says."""
-        operations: Dict[str, Callable[[frames.Message], None]] = {
-            "ask": self.ask,
-            "clock": lambda m: self.say({"reply": m["id"], "value": None}),
-            "put": self.put,
-            "start": self.start,
-            "stop": lambda m: self.end(m["grace"]),
-            "ping": lambda m: None,
-            "bye": self.leave,
-        }
-        operations[message["op"]](message)
+    def do_clock(self, client: Client, message: frames.Message) -> None:
+        """Say what time it is."""
+        client.say({"reply": message["id"], "value": None, "time": time.time()})
 
-    def in_thread(self, id: int, work: Callable[[], Any]) -> None:
+    def do_follow(self, client: Client, message: frames.Message) -> None:
+        """Send the journal from there on; with `hold`, this is the launcher of the run."""
+        if message.get("hold"):
+            self.holder, self.free_since = client, None
+        client.follow(message["after"])
+
+    def do_got(self, client: Client, message: frames.Message) -> None:
+        """The launcher has what the journal holds up to there."""
+        if client is self.holder:
+            self.journal.release(message["number"])
+            if self.journal.waiting < JOURNAL_LOW and self.ranks:
+                self.ranks.resume()
+
+    def do_bye(self, client: Client, message: frames.Message) -> None:
+        """Goodbye: of the launcher, the run's end; of another, nothing."""
+        if client is self.holder and not self.detached:
+            self.dismissed = time.monotonic()
+            self.end(LOST_GRACE, "the launcher left")
+        client.close()
+
+    def do_stop(self, client: Client, message: frames.Message) -> None:
+        """End the processes; if it is not the launcher who asks, it must know."""
+        if client is not self.holder and not self.done:
+            self.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
+        self.end(message["grace"], message.get("why") or "asked to stop")
+
+    # ------------------------------------------------------------ questions and files
+
+    def in_thread(self, client: Client, id: int, work: Callable[[], Any]) -> None:
         """Do what may take long, or hang on a dead file system, without holding up the rest."""
 
         def run() -> None:
@@ -182,23 +253,24 @@ class Agent:
                 reply = {"reply": id, "value": work()}
             except (OSError, ValueError) as error:
                 reply = {"reply": id, "error": str(error)}
-            self.replies.put(reply)
+            self.replies.put((client, reply))
             os.write(self.wake, b"r")
 
         threading.Thread(target=run, daemon=True).start()
 
-    def ask(self, message: frames.Message) -> None:
+    def do_ask(self, client: Client, message: frames.Message) -> None:
         """Answer questions."""
         questions = message["questions"]
-        self.in_thread(message["id"], lambda: probe.answer(questions, home=self.home))
+        context = probe.Context(self.home, self.host, self.run)
+        self.in_thread(client, message["id"], lambda: probe.answer(questions, context))
 
-    def put(self, message: frames.Message) -> None:
+    def do_put(self, client: Client, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""
         path = os.path.join(self.node_directory(), f"archive-{message['id']}")
         root = probe.absolute(message["root"], self.home)
         self.archives[message["id"]] = (open(path, "wb"), path, root)  # noqa: SIM115 - open over many frames
 
-    def receive(self, frame: frames.Data) -> None:
+    def receive(self, client: Client, frame: frames.Data) -> None:
         """A piece of an archive; the empty one is its end."""
         archive, path, root = self.archives[frame.id]
         if frame.data:
@@ -206,23 +278,47 @@ class Agent:
             return
         archive.close()
         del self.archives[frame.id]
-        self.in_thread(frame.id, lambda: files.unpack(path, root))
+        self.in_thread(client, frame.id, lambda: files.unpack(path, root))
 
     def node_directory(self) -> str:
         """This run's directory on this node, made when first needed."""
         if self.directory is None:
-            self.directory = files.make_node_directory(self.run, self.host)
+            lasting = [files.lasting_place(self.home)] if self.detached else []
+            places = [*lasting, *files.temporary_places()]
+            self.directory = files.make_node_directory(self.run, self.host, places)
+            self.lock = keeping.hold(self.directory)
         return self.directory
 
     # ------------------------------------------------------------ processes
 
-    def start(self, message: frames.Message) -> None:
-        """Start the node's processes."""
+    def do_detach(self, client: Client, message: frames.Message) -> None:
+        """From now on nobody holds this run: it ends by itself, or with its other nodes."""
+        self.detached = True
         directory = self.node_directory()
-        logs = os.path.join(directory, "logs")
-        os.makedirs(logs, exist_ok=True)
-        for file in message["files"]:
-            files.write_private(os.path.join(directory, file["name"]), file["text"])
+        self.journal = FileJournal(os.path.join(directory, keeping.JOURNAL), KEPT_OUTPUT)
+        self.links = links.make(message["link"], self)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+        reply = {"reply": message["id"], "value": {"directory": directory, "port": self.links.port}}
+        client.say({**reply, "time": time.time()})
+
+    def do_start(self, client: Client, message: frames.Message) -> None:
+        """Start the node's processes."""
+        try:
+            directory = self.node_directory()
+            logs = os.path.join(directory, "logs")
+            os.makedirs(logs, exist_ok=True)
+            for file in message["files"]:
+                files.write_private(os.path.join(directory, file["name"]), file["text"])
+            self.door = bridge.listen(directory)
+        except OSError as error:
+            self.refuse(str(error))
+            return
+        keeping.write(
+            directory,
+            keeping.ABOUT,
+            {**message["about"], "run": self.run, "detached": self.detached},
+        )
+        self.listen(self.door.fileno(), lambda: self.open_door())
         own = {
             processes.RUN_ID: self.run,
             processes.HOST: self.host,
@@ -231,7 +327,20 @@ class Agent:
         }
         self.ranks = Ranks(message, {**os.environ, **message["env"], **own}, self)
         probe.hang_up()
+        if self.links is not None and message.get("link"):
+            self.links.dial(message["link"])
         self.ranks.start(probe.absolute(message["cwd"], self.home))
+
+    def refuse(self, why: str) -> None:
+        """Nothing can be started here."""
+        self.say({"event": "unstarted", "rank": frames.NO_RANK, "error": why})
+        self.say({"event": "done", "left": []})
+        self.done = True
+
+    def open_door(self) -> None:
+        """Somebody else wants to speak with us."""
+        with contextlib.suppress(OSError):
+            self.welcome(self.door.accept()[0])
 
     def listen(self, fd: int, callback: Callable[[], None]) -> None:
         """Have `callback` called when `fd` has something."""
@@ -242,13 +351,15 @@ class Agent:
         if fd in self.selector.get_map():
             self.selector.unregister(fd)
 
-    def end(self, grace: float) -> None:
+    def end(self, grace: float, why: str) -> None:
         """Ask what runs to end, and make it after `grace` seconds. A second call can only hurry."""
         deadline = time.monotonic() + grace
         if self.ranks is None or self.done:
             return
-        if self.deadline is None and grace:
-            self.ranks.ask_to_end()
+        if self.deadline is None:
+            self.say({"event": "ending", "rank": frames.NO_RANK, "error": why})
+            if grace:
+                self.ranks.ask_to_end()
         self.deadline = min(deadline, self.deadline or deadline)
 
     def advance(self) -> None:
@@ -257,7 +368,7 @@ class Agent:
             return
         living = processes.descendants(os.getpid()) | processes.tagged(self.run, self.host)
         if living and self.deadline is None:
-            self.end(STRAY_GRACE)
+            self.deadline = time.monotonic() + STRAY_GRACE
             processes.send(living, signal.SIGTERM)
         elif living and self.deadline is not None and time.monotonic() >= self.deadline:
             processes.send(living, signal.SIGKILL)
@@ -266,17 +377,12 @@ class Agent:
             self.done = True
             self.say({"event": "done", "left": sorted(processes.tagged(self.run, self.host))})
 
-    def leave(self, message: frames.Message) -> None:
-        """Goodbye: nothing more is wanted."""
-        self.connected = False
-
 
 def guard(agent: int, run: str, host: str) -> None:
     """Wait for the agent; if it was killed, end all that it started. Never returns."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.close(0)
     while True:
         pid, status = os.wait()
         if pid == agent:
@@ -288,18 +394,47 @@ def guard(agent: int, run: str, host: str) -> None:
         processes.send(living, signal.SIGKILL)
         time.sleep(TICK)
     if status:
-        files.remove_node_directory(run, host)
+        files.remove_node_directories(run, host, os.path.expanduser("~"))
     os._exit(1 if status else 0)
 
 
-def main(arguments: List[str]) -> None:
-    """Run the agent under its guardian: `[run, host, seconds of silence]`."""
-    run, host, silence = arguments
+def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.socket) -> None:
+    """Become the guardian of a new agent, in a session of our own. Never returns."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)
     processes.become_subreaper()
     agent = os.fork()
     if agent:
+        first.close()
+        os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    Agent(run, host, float(silence)).serve()
-    sys.stdout.flush()
+    Agent(run, host, times).serve(first)
     os._exit(0)
+
+
+def main(arguments: Dict[str, Any]) -> None:
+    """Start the agent of a run, or find one that is there, and join our streams with it."""
+    run, host = arguments["run"], arguments["host"]
+    if arguments["join"]:
+        connection = find(run, host)
+    else:
+        connection, other = socket.socketpair()
+        if os.fork() == 0:
+            connection.close()
+            be_guardian(run, host, arguments["times"], other)
+        other.close()
+    bridge.bridge(connection)
+    os._exit(0)
+
+
+def find(run: str, host: str) -> socket.socket:
+    """Connect to the agent of a run. Leaves with exit code 3 if there is none."""
+    for directory in keeping.directories(files.all_places(os.path.expanduser("~")), host):
+        if os.path.basename(directory).startswith(f"{run}.{host}."):
+            with contextlib.suppress(OSError):
+                return bridge.dial(directory)
+    os.write(2, b"no agent of this run\n")
+    os._exit(3)

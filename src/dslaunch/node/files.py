@@ -3,36 +3,78 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import tarfile
 import tempfile
+from typing import List, Tuple
+
+from dslaunch.node import keeping
 
 
-def make_node_directory(run: str, host: str) -> str:
-    """Make this run's directory: on the node's own disk, for this user alone, removed at the end.
+def make_node_directory(run: str, host: str, places: List[str]) -> str:
+    """Make this run's directory in the first of `places` that can hold one, for this user alone.
 
-    Raises OSError, also when somebody else owns the directory above it.
+    Raises OSError with every reason if none can.
     """
-    above = _above()
-    os.makedirs(above, mode=0o700, exist_ok=True)
-    if os.lstat(above).st_uid != os.getuid() or os.path.islink(above):
-        raise PermissionError(1, f"{above} belongs to somebody else")
-    os.chmod(above, 0o700)
-    return tempfile.mkdtemp(prefix=f"{run}.{host}.", dir=above)
+    reasons = []
+    for place in places:
+        try:
+            return _make(run, host, place)
+        except OSError as error:
+            reasons.append(f"{place}: {error.strerror}")
+    raise OSError(f"no directory for the run: {'; '.join(reasons)}")
 
 
-def remove_node_directory(run: str, host: str) -> None:
-    """Remove this run's directory with all that is in it, and the one above if it was the last."""
-    for path in glob.glob(os.path.join(glob.escape(_above()), glob.escape(f"{run}.{host}.") + "*")):
+def _make(run: str, host: str, place: str) -> str:
+    os.makedirs(place, mode=0o700, exist_ok=True)
+    if os.lstat(place).st_uid != os.getuid() or os.path.islink(place):
+        raise PermissionError(1, "it belongs to somebody else")
+    os.chmod(place, 0o700)
+    return tempfile.mkdtemp(prefix=f"{run}.{host}.", dir=place)
+
+
+def temporary_places() -> List[str]:
+    """Where a run's directory may be while it lasts: the node's own disk, else its memory."""
+    name = f"dslaunch-{os.getuid()}"
+    return [os.path.join(above, name) for above in (tempfile.gettempdir(), "/var/tmp", "/dev/shm")]
+
+
+def lasting_place(home: str) -> str:
+    """Where a run that nobody watches keeps what it says."""
+    return os.path.join(home, keeping.DETACHED)
+
+
+def all_places(home: str) -> List[str]:
+    """Wherever runs may have left directories."""
+    return [*temporary_places(), lasting_place(home)]
+
+
+def remove_node_directories(run: str, host: str, home: str, *, lasting: bool = False) -> None:
+    """Remove this run's directories with all that is in them, and an empty one above.
+
+    What a detached run has kept stays, unless `lasting`.
+    """
+    for place in all_places(home):
+        for path in keeping.directories([place], host):
+            if os.path.basename(path).startswith(f"{run}.{host}."):
+                _remove(path, keep=place == lasting_place(home) and not lasting)
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
+
+
+def _remove(path: str, *, keep: bool) -> None:
+    if not keep:
         shutil.rmtree(path, ignore_errors=True)
+        return
+    kept = {keeping.ABOUT, keeping.EVENTS, keeping.JOURNAL, keeping.LOCK}
     with contextlib.suppress(OSError):
-        os.rmdir(_above())
-
-
-def _above() -> str:
-    return os.path.join(tempfile.gettempdir(), f"dslaunch-{os.getuid()}")
+        for name in set(os.listdir(path)) - kept:
+            inside = os.path.join(path, name)
+            if os.path.isdir(inside) and not os.path.islink(inside):
+                shutil.rmtree(inside, ignore_errors=True)
+            else:
+                os.unlink(inside)
 
 
 def write_private(path: str, text: str) -> None:
@@ -40,6 +82,14 @@ def write_private(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def read_piece(path: str, position: int, most: int) -> Tuple[bytes, int]:
+    """A piece of a file, and the file's size. Raises OSError."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(position)
+        return file.read(most), size
 
 
 def unpack(archive: str, root: str) -> int:

@@ -1,7 +1,8 @@
 """The bytes between launcher and agent: framed messages, output and file data, both ways.
 
-A frame is a header (length of the body, kind) and a body. Messages are JSON objects; output is
-raw bytes of one rank's stream with its time; data is a piece of a file that is being sent.
+A frame is a header (length of the body, kind, number) and a body. Messages are JSON objects;
+output is raw bytes of one rank's stream with its time; data is a piece of a file that is being
+sent. What must not be lost when a connection is has a number, counted from 1 on each node.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import json
 import struct
 from typing import Any, Dict, Iterator, NamedTuple, Union
 
-GREETING = b"\0dslaunch-agent-1\n"
+GREETING = b"\0dslaunch-agent-2\n"
 """The agent's first bytes. Whatever a login shell printed before them is noise."""
 
-_HEADER = struct.Struct(">IB")
+HEADER = struct.Struct(">IBQ")
 _OUTPUT = struct.Struct(">iBd")
 _DATA = struct.Struct(">I")
-_MESSAGE_KIND, _OUTPUT_KIND, _DATA_KIND = 1, 2, 3
+MESSAGE, OUTPUT, DATA = 1, 2, 3
 _LARGEST = 256 * 1024 * 1024
 NO_RANK = -1
 
@@ -48,51 +49,62 @@ class FrameError(ValueError):
     """The bytes are no frames: something else writes into the connection."""
 
 
+def frame(kind: int, body: bytes, number: int = 0) -> bytes:
+    """Put a header before a body."""
+    return HEADER.pack(len(body), kind, number) + body
+
+
+def message_body(message: Message) -> bytes:
+    """A JSON object as the body of a message."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def output_body(rank: int, stream: int, time: float, data: bytes) -> bytes:
+    """A piece of output as the body of a frame."""
+    return _OUTPUT.pack(rank, stream, time) + data
+
+
 def pack_message(message: Message) -> bytes:
-    """Frame a JSON object."""
-    body = json.dumps(message, separators=(",", ":")).encode()
-    return _HEADER.pack(len(body), _MESSAGE_KIND) + body
-
-
-def pack_output(rank: int, stream: int, time: float, data: bytes) -> bytes:
-    """Frame a piece of output."""
-    head = _HEADER.pack(_OUTPUT.size + len(data), _OUTPUT_KIND)
-    return b"".join((head, _OUTPUT.pack(rank, stream, time), data))
+    """Frame a JSON object that has no number."""
+    return frame(MESSAGE, message_body(message))
 
 
 def pack_data(id: int, data: bytes) -> bytes:
     """Frame a piece of a file."""
-    return b"".join((_HEADER.pack(_DATA.size + len(data), _DATA_KIND), _DATA.pack(id), data))
+    return frame(DATA, _DATA.pack(id) + data)
 
 
 class Decoder:
     """Turns bytes as they come into whole frames."""
 
     def __init__(self) -> None:
+        self.number = 0
+        """That of the last frame that had one."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Add bytes and give every frame that is whole now. Raises FrameError."""
         self._buffer += data
         start = 0
-        while len(self._buffer) - start >= _HEADER.size:
-            length, kind = _HEADER.unpack_from(self._buffer, start)
-            if length > _LARGEST or kind not in (_MESSAGE_KIND, _OUTPUT_KIND, _DATA_KIND):
+        while len(self._buffer) - start >= HEADER.size:
+            length, kind, number = HEADER.unpack_from(self._buffer, start)
+            if length > _LARGEST or kind not in (MESSAGE, OUTPUT, DATA):
                 raise FrameError(f"not a frame: {bytes(self._buffer[start : start + 40])!r}")
-            end = start + _HEADER.size + length
+            end = start + HEADER.size + length
             if len(self._buffer) < end:
                 break
-            body = bytes(self._buffer[start + _HEADER.size : end])
+            body = bytes(self._buffer[start + HEADER.size : end])
             start = end
+            self.number = number or self.number
             yield _decode(kind, body)
         del self._buffer[:start]
 
 
 def _decode(kind: int, body: bytes) -> Frame:
-    if kind == _OUTPUT_KIND:
+    if kind == OUTPUT:
         rank, stream, when = _OUTPUT.unpack_from(body)
         return Output(rank, stream, when, body[_OUTPUT.size :])
-    if kind == _DATA_KIND:
+    if kind == DATA:
         return Data(_DATA.unpack_from(body)[0], body[_DATA.size :])
     try:
         message = json.loads(body)

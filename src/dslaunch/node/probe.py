@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import base64
 import contextlib
 import fcntl
 import hashlib
@@ -13,18 +14,30 @@ import struct
 import subprocess
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from dslaunch.node import files, keeping
 
 Answer = Dict[str, Any]
 _SIOCGIFCONF = 0x8912
 
 
-def answer(questions: Dict[str, Any], *, home: str) -> Dict[str, Answer]:
+class Context(NamedTuple):
+    """Who is asked."""
+
+    home: str
+    host: str
+    """The name that the cluster file gives this node."""
+    run: str
+    """The run, or the inquiry, for which it is asked."""
+
+
+def answer(questions: Dict[str, Any], context: Context) -> Dict[str, Answer]:
     """Answer each question: `{"value": ...}`, or `{"error": why}`."""
 
     def one(name: str, argument: Any) -> Answer:
         try:
-            return {"value": QUESTIONS[name](argument, home)}
+            return {"value": QUESTIONS[name](argument, context)}
         except OSError as error:
             return {"error": error.strerror or str(error)}
         except (KeyError, ValueError, subprocess.SubprocessError) as error:
@@ -60,7 +73,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _interfaces(_: Any, home: str) -> List[Answer]:
+def _interfaces(_: Any, context: Context) -> List[Answer]:
     found = [*_ipv4(), *_ipv6()]
     return [
         {
@@ -106,7 +119,7 @@ def _speed(name: str) -> Optional[int]:
     return int(text) if text.isdigit() else None
 
 
-def _resolve(names: List[str], home: str) -> Dict[str, List[str]]:
+def _resolve(names: List[str], context: Context) -> Dict[str, List[str]]:
     return {name: _addresses(name) for name in names}
 
 
@@ -118,12 +131,12 @@ def _addresses(name: str) -> List[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _interpreter(path: str, home: str) -> Optional[str]:
+def _interpreter(path: str, context: Context) -> Optional[str]:
     """Where the interpreter is, None if there is none."""
-    return shutil.which(path if "/" not in path else absolute(path, home))
+    return shutil.which(path if "/" not in path else absolute(path, context.home))
 
 
-def _gpus(_: Any, home: str) -> Optional[int]:
+def _gpus(_: Any, context: Context) -> Optional[int]:
     """How many GPUs the driver lists, None without nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -136,9 +149,9 @@ def _gpus(_: Any, home: str) -> Optional[int]:
     return sum(line.startswith(b"GPU ") for line in done.stdout.splitlines())
 
 
-def _files(argument: Answer, home: str) -> Dict[str, Optional[str]]:
+def _files(argument: Answer, context: Context) -> Dict[str, Optional[str]]:
     """Of the files `{path: SHA-256}` below `root`, those that are missing (None) or differ."""
-    root = absolute(argument["root"], home)
+    root = absolute(argument["root"], context.home)
     wanted = argument["digests"]
     found = {path: _sha256(os.path.join(root, path)) for path in wanted}
     return {path: digest for path, digest in found.items() if digest != wanted[path]}
@@ -152,11 +165,11 @@ def _sha256(path: str) -> Optional[str]:
         return None
 
 
-def _nonce_write(argument: Answer, home: str) -> Dict[str, Answer]:
+def _nonce_write(argument: Answer, context: Context) -> Dict[str, Answer]:
     """Leave this node's mark in each directory (made if missing); give each path and its error."""
 
     def one(path: str) -> Answer:
-        where = absolute(path, home)
+        where = absolute(path, context.home)
         try:
             os.makedirs(where, exist_ok=True)
             with open(os.path.join(where, argument["name"]), "x", encoding="ascii"):
@@ -168,7 +181,7 @@ def _nonce_write(argument: Answer, home: str) -> Dict[str, Answer]:
     return {path: one(path) for path in argument["paths"]}
 
 
-def _nonce_read(argument: Answer, home: str) -> Dict[str, List[str]]:
+def _nonce_read(argument: Answer, context: Context) -> Dict[str, List[str]]:
     """Which of the nodes' marks can be seen in each directory.
 
     Opened by name, not listed: a name never looked up before is asked of the server even by an
@@ -176,20 +189,20 @@ def _nonce_read(argument: Answer, home: str) -> Dict[str, List[str]]:
     """
     names = argument["names"]
     return {
-        path: [n for n in names if os.path.exists(os.path.join(absolute(path, home), n))]
+        path: [n for n in names if os.path.exists(os.path.join(absolute(path, context.home), n))]
         for path in argument["paths"]
     }
 
 
-def _nonce_remove(argument: Answer, home: str) -> None:
+def _nonce_remove(argument: Answer, context: Context) -> None:
     for path in argument["paths"]:
         try:
-            os.unlink(os.path.join(absolute(path, home), argument["name"]))
+            os.unlink(os.path.join(absolute(path, context.home), argument["name"]))
         except FileNotFoundError:
             continue
 
 
-def _listen(argument: Answer, home: str) -> Answer:
+def _listen(argument: Answer, context: Context) -> Answer:
     """Hold the first free port of `ports` and answer dialers with `token`, until `hang_up`."""
     taken = []
     for port in argument["ports"]:
@@ -247,7 +260,7 @@ def hang_up() -> None:
         listener.close()
 
 
-def _dial(argument: Answer, home: str) -> Dict[str, Answer]:
+def _dial(argument: Answer, context: Context) -> Dict[str, Answer]:
     """Which addresses lead to the listener that knows `token`, and from which address of ours."""
     answers: Dict[str, Answer] = {}
     timeout = argument["timeout"]
@@ -285,15 +298,37 @@ def established(port: int) -> int:
     return sum(fields[3] == "01" and fields[2].endswith(wanted) for fields in lines)
 
 
-QUESTIONS: Dict[str, Callable[[Any, str], Any]] = {
+def _runs(argument: Any, context: Context) -> List[Answer]:
+    return keeping.runs(files.all_places(context.home), context.host)
+
+
+def _clean(argument: Answer, context: Context) -> Answer:
+    places = files.all_places(context.home)
+    return keeping.clean(places, context.host, argument["run"], argument["ended"])
+
+
+def _journal(argument: Answer, context: Context) -> Answer:
+    """A piece of what a detached run has kept, as text that JSON can carry."""
+    for run in _runs(None, context):
+        if run["run"] == argument["run"]:
+            path = os.path.join(run["directory"], keeping.JOURNAL)
+            data, size = files.read_piece(path, argument["position"], argument["most"])
+            return {"data": base64.b64encode(data).decode(), "size": size}
+    raise FileNotFoundError(2, "this run kept nothing here")
+
+
+QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
+    "clean": _clean,
     "dial": _dial,
     "files": _files,
     "gpus": _gpus,
     "interfaces": _interfaces,
     "interpreter": _interpreter,
+    "journal": _journal,
     "listen": _listen,
     "nonce_read": _nonce_read,
     "nonce_remove": _nonce_remove,
     "nonce_write": _nonce_write,
     "resolve": _resolve,
+    "runs": _runs,
 }

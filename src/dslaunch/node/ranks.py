@@ -94,7 +94,7 @@ class Ranks:
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """Send on a piece of output."""
-        self.agent.post(frames.pack_output(rank, stream, time.time(), data))
+        self.agent.output(rank, stream, data)
 
     def drop(self, pipe: Pipe) -> None:
         """The pipe is at its end."""
@@ -131,6 +131,12 @@ class Ranks:
                 self.listen(pipe)
 
     # ------------------------------------------------------------ watching
+
+    def pids(self) -> Dict[int, int]:
+        """The processes of the ranks that have not ended: rank -> process."""
+        own = {rank: pid for pid, rank in self.rank_of.items() if pid in self.children}
+        found = {rank: pid for rank, pid in self.found.items() if rank not in self.ended}
+        return {rank: pid for rank, pid in {**own, **found}.items() if rank != frames.NO_RANK}
 
     def running(self) -> bool:
         """Whether a process that we started has not ended."""

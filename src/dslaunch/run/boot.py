@@ -6,6 +6,7 @@ the short line shows in its process list.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -16,9 +17,14 @@ from dslaunch.launch.interpreter import interpreter
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
 
-MODULES = ("frames", "processes", "probe", "files", "streams", "ranks", "agent")
+MODULES = (
+    *("frames", "processes", "keeping", "files", "probe", "streams", "journal", "client"),
+    *("bridge", "wire", "links", "activity", "ranks", "agent"),
+)
 """In the order in which they import each other."""
 NO_PYTHON = 127
+NO_AGENT = 3
+"""Exit code when an agent was to be joined that is not there."""
 _LOADER = """\
 import sys, types
 if sys.version_info < (3, 8):
@@ -47,12 +53,26 @@ def boot_line(node: Node) -> str:
     )
 
 
-def boot_text(run: str, host: str, *, silence: float) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Which agent is meant, and how patient it is, in seconds."""
+
+    run: str
+    host: str
+    silence: float = 15.0
+    """Without a sign of the launcher until it counts as gone."""
+    reconnect: float = 20.0
+    """In which a launcher that is gone may come back before the run is ended."""
+
+
+def boot_text(agent: Agent, *, join: bool = False) -> bytes:
     """What the boot line reads: a length, and the program.
 
-    `silence` is how many seconds without a sign of the launcher make the agent end its node.
+    It starts the agent, or with `join` finds the one that is there.
     """
-    text = _LOADER.format(sources=_sources(), arguments=[run, host, str(silence)]).encode()
+    times = {"silence": agent.silence, "reconnect": agent.reconnect}
+    arguments = {"run": agent.run, "host": agent.host, "times": times, "join": join}
+    text = _LOADER.format(sources=_sources(), arguments=arguments).encode()
     return b"%d\n%s" % (len(text), text)
 
 

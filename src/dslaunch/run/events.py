@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Kind = Literal[
-    "connected", "started", "unstarted", "joined", "exit", "lost", "stopping", "ended", "output"
-]
+    "connected", "started", "unstarted", "joined", "exit", "away", "back", "lost", "stopping",
+    "ending", "ended", "restarting",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Plan, World, make_plan
 from dslaunch.launch.serialise import to_json
-from dslaunch.run.boot import boot_line, boot_text
+from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.interrupts import Interrupts
@@ -145,11 +145,11 @@ def open_sessions(
         raise NodeError(failures)
     sessions = []
     for node in nodes:
-        channel = opened[node.host].start(boot_line(node))
-        session = Session(node.host, opened[node.host], channel, inbox)
-        session.begin(boot_text(run, node.host, silence=request.patience.silence))
-        sessions.append(session)
+        agent = Agent(run, node.host, request.patience.silence, request.patience.reconnect)
+        sessions.append(Session(node, opened[node.host], agent, inbox, way))
     stack.enter_context(_closing(sessions))
+    for session in sessions:
+        session.begin()
     ask_all([session.hello for session in sessions], sessions, interrupts)
     for session in sessions:
         screen.event(Event(time.time(), "connected", session.host))

@@ -37,6 +37,8 @@ class History:
     events: list[Event] = field(default_factory=list)
     stopped_at: float | None = None
     interrupted: bool = False
+    stopped_by: str | None = None
+    """Who else asked the run to stop."""
     timed_out: str | None = None
     """Why the supervisor itself ended the run, such as ranks that would not exit."""
 
@@ -61,7 +63,8 @@ def judge(history: History, *, last_lines: dict[tuple[str, int | None], list[str
     before = [e for e in history.events if _not_our_doing(e, history.stopped_at)]
     cause = first_cause(before)
     if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
-        return Outcome("interrupted", 130, message="interrupted")
+        by = history.stopped_by
+        return Outcome("interrupted", 130, message=f"stopped by {by}" if by else "interrupted")
     if cause is None and history.timed_out is not None:
         return Outcome("failed", 1, message=history.timed_out)
     if cause is None:

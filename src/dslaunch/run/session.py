@@ -1,4 +1,8 @@
-"""One node's end of a run as the launcher sees it: requests, replies, events, and its loss."""
+"""One node's end of a run as the launcher sees it: requests, replies, events, and its loss.
+
+A connection that breaks during a run is made anew: the agent lives on behind it, keeps what the
+ranks write, and sends what has not arrived.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,23 @@ import itertools
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Queue
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from dslaunch.errors import NodeFailure
+from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
-from dslaunch.run.boot import NO_PYTHON
-from dslaunch.transport.base import Channel, Connection
+from dslaunch.run import boot
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node
+    from dslaunch.transport.base import Channel, Connection, Transport
 
 _NOISE_LIMIT = 64 * 1024
 _PIECE = 256 * 1024
+_CONFIRM_EVERY = 256 * 1024
+RETRY = 1.0
+"""Seconds between two tries to reach a node again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +37,23 @@ class Lost:
     failure: NodeFailure
 
 
-Arrival = tuple["Session", frames.Message | frames.Output | Lost]
-Inbox = Queue[Arrival]
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The connection broke; it is being made anew."""
+
+    failure: NodeFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The connection is there again, and nothing was missed."""
+
+    after: float
+    """Seconds that it took."""
+
+
+Arrival = frames.Message | frames.Output | Lost | Away | Back
+Inbox = Queue[tuple["Session", Arrival]]
 
 
 class LostError(Exception):
@@ -42,23 +67,36 @@ class LostError(Exception):
 class Session:
     """Speaks to one agent. Events and output go to the inbox, replies to whoever asked."""
 
-    def __init__(self, host: str, connection: Connection, channel: Channel, inbox: Inbox) -> None:
-        self.host = host
+    def __init__(
+        self, node: Node, connection: Connection, agent: boot.Agent, inbox: Inbox, way: Transport
+    ) -> None:
+        self.host = node.host
         self.hello: Future[frames.Message] = Future()
         self.offset = 0.0
         """Seconds that the node's clock is ahead of ours."""
-        self.heard = time.monotonic()
+        self.idle = 0.0
+        """Seconds for which its ranks did nothing, as it said last."""
         self.over = False
-        self._connection, self._channel, self._inbox = connection, channel, inbox
+        self._node, self._agent, self._inbox, self._way = node, agent, inbox, way
+        self._connection = connection
+        self._channel: Channel | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
         self._writing = threading.Lock()
+        self._closing = threading.Event()
         self._noise = b""
+        self._number = self._confirmed = 0
+        self._unconfirmed = 0
+        self._reading_since: float | None = None
+        self._holding = False
 
-    def begin(self, text: bytes) -> None:
-        """Send the agent's program and start to listen."""
-        with contextlib.suppress(OSError):  # a program that died says why on its other streams
-            self._channel.write(text)
+    def begin(self, *, join: bool = False) -> None:
+        """Start the agent, or with `join` speak to the one that is there; and listen."""
+        try:
+            self._open(join=join)
+        except OSError as error:
+            self._lose(NodeFailure(self.host, "lost", f"the connection broke: {error}"))
+            return
         threading.Thread(target=self._listen, name=f"session {self.host}", daemon=True).start()
 
     # ------------------------------------------------------------ speaking
@@ -69,8 +107,12 @@ class Session:
 
     def ask(self, **questions: Any) -> Future[dict[str, Any]]:
         """Ask the node; the future holds an answer per question, or raises LostError."""
+        return self.request("ask", questions=questions)
+
+    def request(self, operation: str, **message: Any) -> Future[Any]:
+        """Send a message that is replied to."""
         id, future = self._expect()
-        self.send(op="ask", id=id, questions=questions)
+        self.send(op=operation, id=id, **message)
         return future
 
     def put(self, root: str, archive: IO[bytes]) -> Future[int]:
@@ -85,25 +127,54 @@ class Session:
     def measure_clock(self) -> Future[Any]:
         """Find out by how much the node's clock is ahead, to half a round trip."""
         asked = time.time()
-        id, future = self._expect()
-        self.send(op="clock", id=id)
+        future = self.request("clock")
         future.add_done_callback(lambda _: self._set_offset(asked))
         return future
 
+    def follow(self, *, hold: bool) -> None:
+        """Have events and output sent. With `hold` the run ends when we are gone for too long,
+        and a connection that breaks is made anew."""
+        self._holding = hold
+        self.send(op="follow", after=self._number, hold=hold)
+
+    def ping(self) -> None:
+        """Show that we are there, and what has arrived."""
+        self._confirm()
+        self.send(op="ping")
+
+    def silent(self) -> float:
+        """Seconds for which we have waited for the node to say something."""
+        since = self._reading_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def interrupt(self) -> None:
+        """Give this connection up, and have it made anew; does not wait."""
+        self._reading_since = None
+        connection = self._connection
+        threading.Thread(target=connection.close, daemon=True).start()
+
     def close(self) -> None:
         """Say goodbye and let go. Safe to call twice."""
+        self._closing.set()
         if not self.over:
             self.send(op="bye")
-        with contextlib.suppress(OSError):
-            self._channel.close_input()
-        self._channel.wait(2)
         self.over = True
-        self._channel.close()
+        if self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel.close_input()
+            self._channel.wait(2)
+            self._channel.close()
         self._connection.close()
 
     def _write(self, data: bytes) -> None:
         with self._writing, contextlib.suppress(OSError):
-            self._channel.write(data)
+            if self._channel is not None:
+                self._channel.write(data)
+
+    def _confirm(self) -> None:
+        if self._number > self._confirmed:
+            self._confirmed, self._unconfirmed = self._number, 0
+            self.send(op="got", number=self._number)
 
     def _expect(self) -> tuple[int, Future[Any]]:
         id, future = next(self._ids), Future[Any]()
@@ -112,70 +183,132 @@ class Session:
             self._abandon(NodeFailure(self.host, "lost", "the connection is gone"))
         return id, future
 
+    # ------------------------------------------------------------ connecting
+
+    def _open(self, *, join: bool) -> None:
+        """Start the program at the other end. Raises OSError."""
+        channel = self._connection.start(boot.boot_line(self._node))
+        with contextlib.suppress(OSError):  # a program that died says why on its other streams
+            channel.write(boot.boot_text(self._agent, join=join))
+        self._channel = channel
+
+    def _recover(self, failure: NodeFailure) -> NodeFailure:
+        """Connect anew to the agent that is there, and hear it; why that ended."""
+        self._inbox.put((self, Away(failure)))
+        began = time.monotonic()
+        while not self._closing.wait(RETRY):
+            try:
+                self._connection.close()
+                self._connection = self._way.connect(self._node)
+                self._open(join=True)
+                data = self._skip_noise()
+            except NodeError as error:
+                failure = error.failures[0]
+            except OSError as error:
+                failure = replace(failure, message=f"the connection broke: {error}")
+            else:
+                if data:
+                    self.send(op="follow", after=self._number, hold=True)
+                    self._inbox.put((self, Back(time.monotonic() - began)))
+                    return self._hear(data)
+                assert self._channel is not None
+                if self._channel.wait(2) == boot.NO_AGENT:
+                    return NodeFailure(self.host, "lost", "its agent is gone")
+            if time.monotonic() - began > self._agent.reconnect:
+                why = f"{failure.message}; not reached again within {self._agent.reconnect:g} s"
+                return replace(failure, kind="lost", message=why)
+        return failure
+
     # ------------------------------------------------------------ hearing
 
     def _listen(self) -> None:
+        failure = self._hear(self._skip_noise())
+        while self._holding and not self._closing.is_set() and failure.kind == "broken":
+            failure = self._recover(failure)
+        self._lose(failure)
+
+    def _hear(self, data: bytes) -> NodeFailure:
+        """Take what comes, until the channel ends; why it did."""
         decoder = frames.Decoder()
         try:
-            data = self._skip_noise()
             while data:
-                self.heard = time.monotonic()
                 for frame in decoder.feed(data):
                     self._take(frame)
-                data = self._channel.read()
-            self._lose(self._why())
+                    self._number = max(self._number, decoder.number)
+                self._unconfirmed += len(data)
+                if self._unconfirmed > _CONFIRM_EVERY:
+                    self._confirm()
+                data = self._read()
+            return self._why()
         except frames.FrameError as error:
-            self._lose(NodeFailure(self.host, "protocol", f"the agent's output is broken: {error}"))
+            return NodeFailure(self.host, "protocol", f"the agent's output is broken: {error}")
         except OSError as error:
-            self._lose(NodeFailure(self.host, "lost", f"the connection broke: {error}"))
+            return NodeFailure(self.host, "broken", f"the connection broke: {error}")
+
+    def _read(self) -> bytes:
+        assert self._channel is not None
+        self._reading_since = time.monotonic()
+        try:
+            return self._channel.read()
+        finally:
+            self._reading_since = None
 
     def _skip_noise(self) -> bytes:
         """Read up to the greeting; what a login shell prints before it is kept for messages."""
         data = b""
         while frames.GREETING not in data:
-            piece = self._channel.read()
+            piece = self._read()
             if not piece or len(data) > _NOISE_LIMIT:
                 self._noise = data
                 return b""
             data += piece
         self._noise, _, rest = data.partition(frames.GREETING)
-        return rest or self._channel.read()
+        return rest or self._read()
 
     def _take(self, frame: frames.Frame) -> None:
-        if isinstance(frame, frames.Data):
-            return
-        if isinstance(frame, dict) and "reply" in frame:
-            future = self._waiting.pop(frame["reply"])
-            if "error" in frame:
-                future.set_exception(LostError(NodeFailure(self.host, "protocol", frame["error"])))
-            else:
-                self._replied = frame["time"]
-                future.set_result(frame["value"])
+        if isinstance(frame, frames.Output):
+            self._inbox.put((self, frame))
+        elif isinstance(frame, dict) and "reply" in frame:
+            self._replied(frame)
         elif isinstance(frame, dict) and frame["event"] == "hello":
-            self.hello.set_result(frame)
-        else:
+            if not self.hello.done():
+                self.hello.set_result(frame)
+        elif isinstance(frame, dict) and frame["event"] == "beat":
+            self.idle = frame["idle"]
+        elif isinstance(frame, dict):
             self._inbox.put((self, frame))
 
+    def _replied(self, frame: frames.Message) -> None:
+        future = self._waiting.pop(frame["reply"], None)
+        if future is None:  # asked over a connection that broke
+            return
+        if "error" in frame:
+            future.set_exception(LostError(NodeFailure(self.host, "protocol", frame["error"])))
+        else:
+            self._reply_time = frame["time"]
+            future.set_result(frame["value"])
+
     def _set_offset(self, asked: float) -> None:
-        self.offset = getattr(self, "_replied", asked) - (asked + time.time()) / 2
+        self.offset = getattr(self, "_reply_time", asked) - (asked + time.time()) / 2
 
     def _why(self) -> NodeFailure:
         """Say why the channel ended, from the exit code and what was written beside it."""
+        assert self._channel is not None
         code = self._channel.wait(2)
-        words = (self._channel.stderr().strip() or self._noise.decode(errors="replace").strip())[
-            -600:
-        ]
-        if code == NO_PYTHON and "no python3" in words:
+        words = self._channel.stderr().strip() or self._noise.decode(errors="replace").strip()
+        words = words[-600:]
+        if code == boot.NO_PYTHON and "no python3" in words:
             return NodeFailure(
                 self.host,
                 "no-python",
                 "there is no python3 on the node's PATH",
                 hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
             )
+        if code == boot.NO_AGENT:
+            return NodeFailure(self.host, "no-agent", "nothing of this run is there")
         if self.hello.done():
-            return NodeFailure(
-                self.host, "lost", f"the agent is gone{': ' + words if words else ''}"
-            )
+            said = f": {words}" if words else ""
+            return NodeFailure(self.host, "broken", f"the connection to the agent ended{said}")
         return NodeFailure(
             self.host,
             "noisy-shell" if self._noise else "protocol",
@@ -185,6 +318,8 @@ class Session:
 
     def _lose(self, failure: NodeFailure) -> None:
         self.over = True
+        if failure.kind == "broken":
+            failure = replace(failure, kind="lost")
         if not self.hello.done():
             self.hello.set_exception(LostError(failure))
         self._abandon(failure)

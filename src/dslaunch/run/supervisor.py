@@ -17,12 +17,11 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.lines import Lines, Redactor, printable
 from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.record import Record
-from dslaunch.run.session import Inbox, Lost, Session
+from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 
 LOOK = 0.1
 PING = 5.0
 CONFIRM = 10.0
-"""Seconds beyond the grace in which a node must say that nothing is left."""
 KEPT_LINES = 20
 
 
@@ -44,8 +43,12 @@ class Patience:
     """Between asking a process to end and making it."""
     exit_timeout: float = 300.0
     """Between the first rank's good end and the last's."""
-    silence: float = 60.0
-    """Without a sign of a node, or of the launcher, until it counts as lost."""
+    silence: float = 15.0
+    """Without a sign of a node, or of the launcher, until the connection counts as broken."""
+    reconnect: float = 20.0
+    """In which a broken connection may be made anew before the node, or the run, is given up."""
+    hang_timeout: float | None = None
+    """Without output or computation of any rank until the run is ended; None: for ever."""
 
 
 Source = tuple[str, int | None]
@@ -86,6 +89,7 @@ class Supervisor:
         threading.Thread(target=self._ping, args=(over,), daemon=True).start()
         try:
             for session, node in zip(self.sessions, self.plan.nodes, strict=True):
+                session.follow(hold=True)
                 session.send(**start_message(self.plan, node, secrets, self.plan.rendezvous.port))
             while self.running:
                 self._step()
@@ -98,7 +102,7 @@ class Supervisor:
     def _ping(self, over: threading.Event) -> None:
         while not over.wait(PING):
             for session in list(self.running.values()):
-                session.send(op="ping")
+                session.ping()
 
     # ------------------------------------------------------------ what arrives
 
@@ -111,20 +115,33 @@ class Supervisor:
             self._take(session, arrival)
         self._look()
 
-    def _take(self, session: Session, arrival: Message | Output | Lost) -> None:
+    def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Output):
             self._output(session, arrival)
         elif isinstance(arrival, Lost):
             self._lost(session, arrival.failure)
+        elif isinstance(arrival, Away):
+            self._happened(Event(time.time(), "away", session.host, text=arrival.failure.message))
+        elif isinstance(arrival, Back):
+            self._back(session, arrival)
         elif arrival["event"] == "done":
             self._done(session, arrival)
-        elif arrival["event"] != "beat":
-            rank = None if arrival["rank"] == NO_RANK else arrival["rank"]
-            known = {name: arrival.get(name) for name in ("code", "signal", "pid", "asked")}
-            at = arrival["time"] - session.offset
-            self._happened(
-                Event(at, arrival["event"], session.host, rank, **known, text=arrival.get("error"))
-            )
+        else:
+            self._happened(read_event(session, arrival))
+            if arrival["event"] == "stopping":
+                self._stopped_by(arrival["by"] or "somebody")
+
+    def _back(self, session: Session, arrival: Back) -> None:
+        """Say it, and say again what may not have arrived."""
+        self._happened(Event(time.time(), "back", session.host, text=f"{arrival.after:.0f} s"))
+        if self.stop_deadline is not None:
+            grace = max(0.0, self.stop_deadline - time.monotonic())
+            session.send(op="stop", grace=grace)
+
+    def _stopped_by(self, who: str) -> None:
+        if not self.history.interrupted:
+            self.history.interrupted, self.history.stopped_by = True, who
+            self._stop(self.patience.grace, f"stopped by {who}")
 
     def _happened(self, event: Event) -> None:
         if event.kind == "exit":
@@ -187,11 +204,27 @@ class Supervisor:
             self.history.timed_out = f"{self._still_there()}: {why}"
             self._stop(self.patience.grace, why)
         for session in list(self.running.values()):
-            silent = now - session.heard
-            overdue = self.stop_deadline is not None and now > self.stop_deadline + CONFIRM
-            if silent > self.patience.silence or overdue:
-                why = f"nothing was heard of it for {silent:.0f} s"
+            if session.silent() > self.patience.silence:
+                session.interrupt()
+            if self.stop_deadline is not None and now > self.stop_deadline + self._confirmation:
+                why = "it did not confirm its end"
                 self._lost(session, NodeFailure(session.host, "lost", why))
+        self._look_for_a_hang()
+
+    @property
+    def _confirmation(self) -> float:
+        """Seconds beyond the grace in which a node must say that nothing is left."""
+        return CONFIRM + self.patience.reconnect
+
+    def _look_for_a_hang(self) -> None:
+        limit = self.patience.hang_timeout
+        if limit is None or self.stop_deadline is not None or not self.running:
+            return
+        idle = min(session.idle for session in self.running.values())
+        if idle > limit:
+            why = f"hang: no rank printed or computed for {idle:.0f} s"
+            self.history.timed_out = why
+            self._stop(self.patience.grace, why)
 
     def _look_at_the_user(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
@@ -216,6 +249,15 @@ class Supervisor:
         self._happened(Event(time.time(), "stopping", text=why))
 
 
+def read_event(session: Session, message: Message) -> Event:
+    """What an agent says, by the launcher's clock."""
+    rank = None if message["rank"] == NO_RANK else message["rank"]
+    known = {name: message.get(name) for name in ("code", "signal", "pid", "asked")}
+    at = message["time"] - session.offset
+    text = message.get("error") or message.get("by")
+    return Event(at, message["event"], session.host, rank, **known, text=text)
+
+
 def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str], port: int) -> dict[str, Any]:
     """What tells an agent to start its node's processes. The only place where secrets go."""
     return {
@@ -231,6 +273,19 @@ def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str], port: int
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": port,
+        "about": about(plan, node),
+    }
+
+
+def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
+    """What a node keeps of a run, for those who ask it later."""
+    return {
+        "cluster": plan.cluster,
+        "launcher": plan.launcher,
+        "hosts": [each.host for each in plan.nodes],
+        "world_size": plan.world_size,
+        "ranks": list(range(node.first_rank, node.first_rank + len(node.slots))),
+        "started": time.time(),
     }
 
 

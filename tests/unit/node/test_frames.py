@@ -18,7 +18,7 @@ FRAMES = st.one_of(
 
 def pack(frame: frames.Frame) -> bytes:
     if isinstance(frame, frames.Output):
-        return frames.pack_output(*frame)
+        return frames.frame(frames.OUTPUT, frames.output_body(*frame), 7)
     if isinstance(frame, frames.Data):
         return frames.pack_data(*frame)
     return frames.pack_message(frame)

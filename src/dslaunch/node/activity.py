@@ -1,0 +1,42 @@
+"""Whether the ranks do anything: a rank that neither prints nor computes may be waiting forever."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Iterable, Optional
+
+from dslaunch.node import processes
+
+BUSY = 0.02
+"""The part of one CPU below which a process only wakes up to look, as idle threads do."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Activity:
+    """When a node's ranks last printed or computed."""
+
+    def __init__(self) -> None:
+        self._last = self._sampled = time.monotonic()
+        self._seconds: Optional[float] = None
+
+    def spoke(self) -> None:
+        """A rank printed."""
+        self._last = time.monotonic()
+
+    def idle(self, pids: Iterable[int]) -> float:
+        """Seconds since a rank, or a child of one, printed or used the CPU. Ask now and then."""
+        now = time.monotonic()
+        tree = {child for pid in pids for child in (pid, *processes.descendants(pid))}
+        seconds = sum(_cpu_seconds(pid) for pid in tree)
+        before, elapsed = self._seconds, now - self._sampled
+        self._seconds, self._sampled = seconds, now
+        if before is None or abs(seconds - before) > BUSY * elapsed:
+            self._last = now
+        return now - self._last
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = processes.stat(pid)
+    # utime and stime are fields 14 and 15 of the line, 11 and 12 after the name (man 5 proc)
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0

@@ -1,0 +1,91 @@
+"""What a node has said so far, kept until it is known to have arrived: nothing is lost with a
+connection. In memory for a launcher that listens, in a file for a run that nobody watches.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from typing import List, Tuple
+
+from dslaunch.node import frames
+
+PIECE = 256 * 1024
+
+
+class Journal:
+    """Numbered frames in memory. Numbers count from 1."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        """The number of the newest frame."""
+        self.waiting = 0
+        """Bytes that nobody has confirmed yet."""
+        self._frames: List[bytes] = []
+        self._released = 0
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Add a frame."""
+        self.last += 1
+        self._frames.append(frames.frame(kind, body, self.last))
+        self.waiting += len(self._frames[-1])
+
+    def read(self, after: int, most: int = PIECE) -> Tuple[bytes, int]:
+        """The frames behind number `after`, about `most` bytes; and the last one's number."""
+        first = index = max(after - self._released, 0)
+        size = 0
+        while index < len(self._frames) and size < most:
+            size += len(self._frames[index])
+            index += 1
+        return b"".join(self._frames[first:index]), self._released + index
+
+    def release(self, number: int) -> None:
+        """All frames up to `number` have arrived; let go of them."""
+        count = number - self._released
+        if count > 0:
+            self.waiting -= sum(map(len, self._frames[:count]))
+            del self._frames[:count]
+            self._released = number
+
+
+class FileJournal:
+    """Numbered frames in a file, for as long as the file has room. It holds nobody up."""
+
+    waiting = 0
+
+    def __init__(self, path: str, most: int) -> None:
+        """`most` is how many bytes of output are kept; what comes later is only counted."""
+        self.last = 0
+        self.dropped = 0
+        """Bytes of output for which there was no room."""
+        self._most = most
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._ends = array("Q", [0])
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Add a frame; on a full disk, or beyond the limit, output is dropped."""
+        data = frames.frame(kind, body, self.last + 1)
+        end = self._ends[-1]
+        try:
+            if kind == frames.OUTPUT and end > self._most:
+                raise OSError
+            written = os.pwrite(self._file, data, end)
+            if written < len(data):
+                os.ftruncate(self._file, end)
+                raise OSError
+        except OSError:
+            self.dropped += len(body)
+            return
+        self.last += 1
+        self._ends.append(end + len(data))
+
+    def read(self, after: int, most: int = PIECE) -> Tuple[bytes, int]:
+        """The frames behind number `after`, about `most` bytes; and the last one's number."""
+        until = after
+        while until < self.last and self._ends[until] - self._ends[after] < most:
+            until += 1
+        start = self._ends[after]
+        return os.pread(self._file, self._ends[until] - start, start), until
+
+    def release(self, number: int) -> None:
+        """Nothing: the file stays for those who ask later."""
