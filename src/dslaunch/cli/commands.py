@@ -10,7 +10,10 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-NAMES = ("run", "render", "nodes", "validate", "init", "schema")
+NAMES = (
+    *("run", "ps", "status", "logs", "attach", "stop", "clean"),
+    *("render", "nodes", "validate", "init", "schema"),
+)
 """In the order of the help. Each is a function of the module that is named like it."""
 
 

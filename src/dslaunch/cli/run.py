@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from dslaunch.cli import options
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cluster.model import Allocation
 from dslaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.run.launch import Request
 
 Ranks = Annotated[
     str | None, typer.Option(help="Show only these ranks' output, such as 0 or 0-3,8.")
@@ -48,6 +51,23 @@ def run(
     exit_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds that ranks may outlive the first good end.")
     ] = 300.0,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Start it and leave; the nodes hold together.")
+    ] = False,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start again so often after a failure or a lost node.")
+    ] = 0,
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Go on with so few nodes; default: not with fewer."),
+    ] = None,
+    hang_timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="End it when no rank printed or computed for so many seconds."),
+    ] = None,
+    reconnect: Annotated[
+        float, typer.Option(min=0, help="Seconds in which a lost connection may come back.")
+    ] = 20.0,
 ) -> None:
     """Start a training on every node, stream it, end cleanly.
 
@@ -65,8 +85,17 @@ def run(
     if dry_run:
         _print_plan(asked, allocation)
         return
-    shown = parse_ranks(ranks)
-    _run(asked, allocation, not no_sync, (grace, exit_timeout), (json, quiet, shown))
+    from dslaunch.run.launch import Request
+    from dslaunch.run.supervisor import Patience
+
+    patience = Patience(grace, exit_timeout, reconnect=reconnect, hang_timeout=hang_timeout)
+    request = Request(
+        *(asked.cluster, allocation, asked.job, Path.cwd(), os.environ, not no_sync, patience),
+        detached=detach,
+        restarts=restarts,
+        min_nodes=min_nodes,
+    )
+    _run(request, (json, quiet, parse_ranks(ranks)))
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:
@@ -94,16 +123,9 @@ def _print_plan(asked: options.Asked, allocation: Allocation) -> None:
     ui.result(dry_run(make_plan(allocation, asked.job, decided, cluster=asked.cluster.name)))
 
 
-def _run(
-    asked: options.Asked,
-    allocation: Allocation,
-    sync: bool,
-    times: tuple[float, float],
-    show: tuple[bool, bool, frozenset[int] | None],
-) -> None:
+def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> None:
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.launch import Request, run_job
-    from dslaunch.run.supervisor import Patience
+    from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show
     screen = (
@@ -112,15 +134,16 @@ def _run(
         else TerminalScreen(
             sys.stdout,
             sys.stderr,
-            nodes=allocation.hosts,
+            nodes=request.allocation.hosts,
             ranks=ranks,
             quiet=quiet,
             colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
             width=shutil.get_terminal_size().columns,
         )
     )
-    patience = Patience(grace=times[0], exit_timeout=times[1])
-    request = Request(asked.cluster, allocation, asked.job, Path.cwd(), os.environ, sync, patience)
     outcome, directory = run_job(request, screen)
-    screen.outcome(outcome, directory)
+    if request.detached and outcome.status == "ok":
+        screen.detached(directory.name)
+    else:
+        screen.outcome(outcome, directory)
     raise typer.Exit(outcome.exit_code)

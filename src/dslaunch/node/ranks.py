@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from dslaunch.node import frames, probe, processes
+from dslaunch.node.redact import Redactor
 from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class Ranks:
         self.children: Dict[int, "subprocess.Popen[bytes]"] = {}
         self.rank_of: Dict[int, int] = {}
         self.pipes: List[Pipe] = []
+        secrets = tuple(environment[name] for name in message["secret"])
+        self.redactors: Dict[Tuple[int, int], Redactor] = defaultdict(lambda: Redactor(secrets))
         self.paused = False
         self.found: Dict[int, int] = {}
         self.ended: Dict[int, bool] = {}
@@ -93,8 +97,10 @@ class Ranks:
             self.output(pipe.rank, pipe.stream, data)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Send on a piece of output."""
-        self.agent.output(rank, stream, data)
+        """Send on a piece of output, less secrets."""
+        data = self.redactors[rank, stream].feed(data)
+        if data:
+            self.agent.output(rank, stream, data)
 
     def drop(self, pipe: Pipe) -> None:
         """The pipe is at its end."""
@@ -109,6 +115,13 @@ class Ranks:
                 for data in pipe.drain():
                     self.output(pipe.rank, pipe.stream, data)
         self.read_files()
+
+    def release(self, rank: int) -> None:
+        """Send on what was held back as the beginning of a secret."""
+        for stream in (STDOUT, STDERR):
+            data = self.redactors[rank, stream].rest()
+            if data:
+                self.agent.output(rank, stream, data)
 
     def read_files(self) -> None:
         """Send on what is new in the launcher's files."""
@@ -220,6 +233,7 @@ class Ranks:
     def report(self, rank: int, status: Optional[int]) -> None:
         """Say how a process ended, after the last that it wrote."""
         self.drain(rank)
+        self.release(rank)
         code, number = processes.ending(status) if status is not None else (None, None)
         # what ends after we asked for it is no cause, whatever it looks like and the clocks say
         self.say("exit", rank, code=code, signal=number, asked=self.agent.deadline is not None)
@@ -239,6 +253,8 @@ class Ranks:
         self.read_files()
         for pipe in list(self.pipes):
             self.drop(pipe)
+        for rank in {rank for rank, _ in self.redactors}:
+            self.release(rank)
 
 
 def _text(word: Any, environment: Dict[str, str]) -> str:

@@ -13,6 +13,12 @@ from dslaunch.run.lines import without_colour
 from dslaunch.run.outcome import Outcome
 
 BAR = "│"
+NOTICES = {
+    "away": "{host}: {text}; trying to reach it again",
+    "back": "{host}: connected again after {text}, nothing was missed",
+    "restarting": "{text}",
+}
+"""What people are told of events that are no ending, at once."""
 _ERASE = "\r\x1b[K"
 
 
@@ -85,6 +91,11 @@ class TerminalScreen:
         if event.kind == "stopping" and not self.quiet:
             self.ending = "interrupted" not in (event.text or "")
             self._write(self.err, f"dslaunch: {event.text}; ending all nodes\n")
+        elif event.kind in NOTICES and not self.quiet:
+            text = NOTICES[event.kind].format(host=event.host, text=event.text)
+            self._write(self.err, f"dslaunch: {text}\n")
+        if event.kind == "restarting":
+            self.ending = False
         self._redraw()
 
     def plan(self, plan: Plan, directory: Path) -> None:
@@ -100,6 +111,15 @@ class TerminalScreen:
         self._erase()
         for row in outcome_rows(outcome, directory, brief=self.quiet):
             self.err.write(f"{row}\n")
+        self.err.flush()
+
+    def detached(self, run: str) -> None:
+        """Say how to look after a run that goes on without us."""
+        self._erase()
+        rows = (("watch", "attach"), ("output", "logs -f"), ("state", "status"), ("end", "stop"))
+        self.err.write(f"dslaunch: {run} goes on without this terminal\n")
+        for what, command in rows:
+            self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
         self.err.flush()
 
     def _write(self, target: TextIO, text: str) -> None:
@@ -137,6 +157,10 @@ class JsonScreen:
         """What was decided."""
         decisions = [asdict(d) for d in plan.decisions]
         self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
+
+    def detached(self, run: str) -> None:
+        """It goes on without us."""
+        self._write({"kind": "detached", "run": run})
 
     def outcome(self, outcome: Outcome, directory: Path) -> None:
         """How it ended."""

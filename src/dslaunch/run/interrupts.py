@@ -20,9 +20,12 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self._before: list[Any] = []
+        self._suspend: Any = None
 
     def __enter__(self) -> Interrupts:
         self._before = [signal.signal(number, self._note) for number in _SIGNALS]
+        # a launcher that sleeps is one that is gone: its nodes would end the run
+        self._suspend = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         return self
 
     def __exit__(
@@ -33,6 +36,7 @@ class Interrupts:
     ) -> None:
         for number, handler in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, handler)
+        signal.signal(signal.SIGTSTP, self._suspend)
 
     def wait(self, futures: list[Future[Any]], timeout: float) -> None:
         """Wait until all are done, or for `timeout` seconds. Raises Interrupted."""

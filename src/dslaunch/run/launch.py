@@ -1,33 +1,40 @@
-"""The main flow: connect, ask, decide, ship, plan, run, record."""
+"""The main flow: connect, ask, decide, ship, plan, run, record; again, if nodes are lost."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import secrets as randomness
+import socket
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Queue
 from typing import Protocol
 
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster, SecretSource
-from dslaunch.errors import NodeError, NodeFailure, UsageError
+from dslaunch.errors import DslaunchError, NodeError, NodeFailure, UsageError
 from dslaunch.launch import launchers
 from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Plan, World, make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.run.boot import Agent
+from dslaunch.run.detach import detach
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide, inquiry, ship
-from dslaunch.run.record import Record, state_directory
+from dslaunch.run.reach import closing
+from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
+from dslaunch.run.restart import choose_again
 from dslaunch.run.session import Inbox, Session
-from dslaunch.run.supervisor import Patience, Screen, Supervisor
+from dslaunch.run.supervisor import Patience, Supervisor
+from dslaunch.run.watch import Screen, Watch
 from dslaunch.transport.pool import connect_all
 
 INBOX_SIZE = 4096
@@ -45,6 +52,11 @@ class Request:
     environ: Mapping[str, str]
     sync: bool = True
     patience: Patience = field(default_factory=Patience)
+    detached: bool = False
+    restarts: int = 0
+    """How often a run that failed is started again."""
+    min_nodes: int | None = None
+    """With how few nodes; None: with as many as at first."""
 
 
 class Announcer(Screen, Protocol):
@@ -57,30 +69,155 @@ class Announcer(Screen, Protocol):
 def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
-    Raises a DslaunchError for whatever prevents the start; then nothing was started anywhere.
+    A detached run is only started. Raises a DslaunchError for whatever prevents the first start;
+    then nothing was started anywhere.
     """
+    if request.detached and request.restarts:
+        raise UsageError(
+            "--detach and --restarts exclude each other: nobody is there to start it again",
+            hint="run it without --detach in tmux or the like",
+        )
     secrets = read_secrets(request.job.secrets, request.environ)
     # an impossible request is refused before any node is spoken to
-    launcher = launchers.get(request.job.launcher)
-    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        run = new_run_id(request.job)
-        inbox: Inbox = Queue(INBOX_SIZE)
-        sessions = open_sessions(request, run, inbox, screen, interrupts, stack)
-        question = inquiry(request.cluster, request.allocation, request.job, request.cwd)
-        facts = gather(question, sessions, interrupts)
-        decided, job, shipments = decide(question, facts, request.job, request.cwd, request.sync)
-        launcher.check(World(request.allocation, decided.rendezvous))
-        plan = make_plan(request.allocation, job, decided, cluster=request.cluster.name)
-        record = open_record(state_directory(request.environ) / "runs" / run)
-        record.write("plan.json", to_json(plan))
-        record.write("facts.json", facts_to_json(facts))
-        screen.plan(plan, record.directory)
-        ship(question.source, shipments, sessions, interrupts)
-        interrupts.check()
-        supervisor = Supervisor(plan, sessions, inbox, record, screen, interrupts, request.patience)
-        outcome = supervisor.run(secrets)
-        record.close(asdict(outcome))
-        return outcome, record.directory
+    launchers.get(request.job.launcher)
+    with Interrupts() as interrupts:
+        whole = Whole(request, screen, interrupts, secrets)
+        outcome = whole.attempt(request.allocation, 0)
+        for count in range(1, request.restarts + 1):
+            if outcome.status != "failed" or interrupts.count:
+                break
+            outcome = whole.again(outcome, count)
+        return whole.finish(outcome)
+
+
+class Whole:
+    """One run with all its attempts."""
+
+    def __init__(
+        self, request: Request, screen: Announcer, interrupts: Interrupts, secrets: dict[str, str]
+    ) -> None:
+        self.request, self.screen, self.interrupts = request, screen, interrupts
+        self.secrets = secrets
+        self.run = new_run_id(request.job)
+        self.record: Record | None = None
+        self.allocation = request.allocation
+
+    def attempt(self, allocation: Allocation, count: int) -> Outcome:
+        """Start the job on these nodes and stay to the end. Raises DslaunchError before that."""
+        request, self.allocation = self.request, allocation
+        job = counted(request.job, count)
+        with contextlib.ExitStack() as stack:
+            inbox: Inbox = Queue(INBOX_SIZE)
+            sessions = self.open_sessions(agent_run(self.run, count), inbox, stack)
+            question = inquiry(request.cluster, allocation, job, request.cwd)
+            facts = gather(question, sessions, self.interrupts)
+            decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
+            launchers.get(job.launcher).check(World(allocation, decided.rendezvous))
+            plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
+            record = self.recorded(plan, count)
+            record.write(numbered("plan", count), to_json(plan))
+            record.write(numbered("facts", count), facts_to_json(facts))
+            self.screen.plan(plan, record.directory)
+            ship(question.source, shipments, sessions, self.interrupts)
+            self.interrupts.check()
+            watch = Watch(self.screen, record)
+            if request.detached:
+                return detach(sessions, inbox, watch, plan, self.secrets, request.patience)
+            supervisor = Supervisor(sessions, inbox, watch, self.interrupts, request.patience)
+            return supervisor.run(plan, self.secrets)
+
+    def again(self, outcome: Outcome, count: int) -> Outcome:
+        """Start once more with what is left of the nodes and the spares."""
+        assert self.record is not None
+        try:
+            allocation, words = choose_again(self, outcome, count)
+            event = Event(time.time(), "restarting", text=f"{outcome.message}; {words}")
+            self.record.event(event)
+            self.screen.event(event)
+            return self.attempt(allocation, count)
+        except DslaunchError as error:
+            why = f"{outcome.message}; not started again: {error.message}"
+            return replace(outcome, message=why, hint=error.hint or outcome.hint)
+
+    def finish(self, outcome: Outcome) -> tuple[Outcome, Path]:
+        """Write down how it ended."""
+        assert self.record is not None
+        if self.request.detached:
+            self.record.let_go()
+        else:
+            self.record.close(asdict(outcome))
+        return outcome, self.record.directory
+
+    def recorded(self, plan: Plan, count: int) -> Record:
+        """The run directory, made at the first plan."""
+        if self.record is None:
+            self.record = open_record(runs_directory(self.request.environ) / self.run)
+            self.record.write(CLUSTER, cluster_json(self.request.cluster))
+        about = {
+            "program": self.request.job.program,
+            "cluster": plan.cluster,
+            "launcher": plan.launcher,
+            "hosts": [node.host for node in plan.nodes],
+            "world_size": plan.world_size,
+            "detached": self.request.detached,
+            "attempt": count,
+            "agents": agent_run(self.run, count),
+            "started": time.time(),
+            "pid": os.getpid(),
+            "from": socket.gethostname(),
+        }
+        self.record.write(ABOUT, json.dumps(about) + "\n")
+        return self.record
+
+    def open_sessions(self, run: str, inbox: Inbox, stack: contextlib.ExitStack) -> list[Session]:
+        """Connect to every node and start its agent; all are closed when `stack` is.
+
+        Raises NodeError naming every node that could not be used.
+        """
+        request = self.request
+        nodes = [placement.node for placement in self.allocation.placements]
+        way = transport.get(request.cluster.transport, request.cluster)
+        stack.callback(way.close)
+        made = connect_all(way, nodes, request.cluster.ssh.fanout)
+        opened = {host: c for host, c in made.items() if not isinstance(c, NodeFailure)}
+        for connection in opened.values():
+            stack.callback(connection.close)
+        self.interrupts.check()
+        failures = tuple(f for f in made.values() if isinstance(f, NodeFailure))
+        if failures:
+            raise NodeError(failures)
+        patience = request.patience
+        sessions = []
+        for node in nodes:
+            agent = Agent(run, node.host, patience.silence, patience.reconnect)
+            sessions.append(Session(node, opened[node.host], agent, inbox, way))
+        stack.enter_context(closing(sessions))
+        for session in sessions:
+            session.begin()
+        ask_all([session.hello for session in sessions], sessions, self.interrupts)
+        for session in sessions:
+            self.screen.event(Event(time.time(), "connected", session.host))
+        return sessions
+
+
+def agent_run(run: str, count: int) -> str:
+    """The name that the agents of one attempt carry."""
+    return f"{run}+{count}" if count else run
+
+
+def counted(job: Job, count: int) -> Job:
+    """The job, told how often it was started again."""
+    return replace(job, overrides=(*job.overrides, ("DSLAUNCH_RESTART_COUNT", str(count))))
+
+
+def numbered(name: str, count: int) -> str:
+    """The file of one attempt: `plan.json`, `plan-1.json`."""
+    return f"{name}-{count}.json" if count else f"{name}.json"
+
+
+def cluster_json(cluster: Cluster) -> str:
+    """The cluster, for those who look after the run later."""
+    return json.dumps(asdict(cluster), indent=1) + "\n"
 
 
 def open_record(directory: Path) -> Record:
@@ -118,51 +255,3 @@ def read_secrets(sources: tuple[SecretSource, ...], environ: Mapping[str, str]) 
     if missing:
         raise UsageError("\n".join(missing), hint="set it, or take it out of `secrets:`")
     return values
-
-
-def open_sessions(
-    request: Request,
-    run: str,
-    inbox: Inbox,
-    screen: Screen,
-    interrupts: Interrupts,
-    stack: contextlib.ExitStack,
-) -> list[Session]:
-    """Connect to every node and start its agent; all are closed when `stack` is.
-
-    Raises NodeError naming every node that could not be used.
-    """
-    nodes = [placement.node for placement in request.allocation.placements]
-    way = transport.get(request.cluster.transport, request.cluster)
-    stack.callback(way.close)
-    made = connect_all(way, nodes, request.cluster.ssh.fanout)
-    opened = {host: c for host, c in made.items() if not isinstance(c, NodeFailure)}
-    for connection in opened.values():
-        stack.callback(connection.close)
-    interrupts.check()
-    failures = tuple(f for f in made.values() if isinstance(f, NodeFailure))
-    if failures:
-        raise NodeError(failures)
-    sessions = []
-    for node in nodes:
-        agent = Agent(run, node.host, request.patience.silence, request.patience.reconnect)
-        sessions.append(Session(node, opened[node.host], agent, inbox, way))
-    stack.enter_context(_closing(sessions))
-    for session in sessions:
-        session.begin()
-    ask_all([session.hello for session in sessions], sessions, interrupts)
-    for session in sessions:
-        screen.event(Event(time.time(), "connected", session.host))
-    return sessions
-
-
-@contextlib.contextmanager
-def _closing(sessions: list[Session]) -> Iterator[None]:
-    """Say goodbye to all at once: a node that is slow to leave must not hold up the others."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    try:
-        yield
-    finally:
-        with ThreadPoolExecutor(max_workers=32) as pool:
-            list(pool.map(Session.close, sessions))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dslaunch.run import endings
 from dslaunch.run.events import Event
@@ -28,6 +29,8 @@ class Outcome:
     """Nodes that did not say that nothing of the run is left there."""
     left: tuple[str, ...] = ()
     """`host: pid` of processes that could not be ended."""
+    stacks: Mapping[str, Any] = field(default_factory=dict)
+    """What every rank was doing when the run was ended for a hang: host -> rank -> stacks."""
 
 
 @dataclass(slots=True)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import struct
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from dslaunch.run.events import Event
 
+ABOUT, CLUSTER, RESULT, LOCK = "run.json", "cluster.json", "result.json", "lock"
+ORDER = struct.Struct("<dHBI")
+"""One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
+(1 or 2), how many bytes. In the order of arrival."""
+LOOK = 0.2
 OPEN_LOGS = 128
 """Logs kept open at a time; with more ranks the longest unused is closed."""
 
@@ -23,6 +32,11 @@ def state_directory(environ: Mapping[str, str]) -> Path:
     return Path(base) / "dslaunch"
 
 
+def runs_directory(environ: Mapping[str, str]) -> Path:
+    """Where the runs that were started from this machine are recorded."""
+    return state_directory(environ) / "runs"
+
+
 class Record:
     """Writes a run's directory. A full disk costs the record, never the run."""
 
@@ -31,7 +45,13 @@ class Record:
         self.failure: OSError | None = None
         self._logs: OrderedDict[str, IO[bytes]] = OrderedDict()
         directory.mkdir(mode=0o700, parents=True)
+        # held for as long as this process lives, so that others can tell that it does
+        self._lock = _private(directory / LOCK)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._numbers: dict[str, int] = {}
         self._events = _private(directory / "events.jsonl")
+        self._sources = _private(directory / "sources")
+        self._order = _private(directory / "order")
 
     def write(self, name: str, text: str) -> None:
         """Write one whole file."""
@@ -48,18 +68,26 @@ class Record:
         except OSError as error:
             self.failure = error
 
-    def output(self, host: str, rank: int | None, data: bytes) -> None:
-        """Append to the log of a rank, or of the node's launcher."""
+    def output(self, host: str, rank: int | None, data: bytes, when: float, stream: int) -> None:
+        """Append to the log of a rank, or of the node's launcher, and note when it was written."""
         name = f"{host}.log" if rank is None else f"{host}.{rank}.log"
         try:
             self._log(name).write(data)
+            if name not in self._numbers:
+                self._numbers[name] = len(self._numbers)
+                self._sources.write(name.encode() + b"\n")
+            self._order.write(ORDER.pack(when, self._numbers[name], stream, len(data)))
         except OSError as error:
             self.failure = error
 
     def close(self, result: Mapping[str, Any]) -> None:
         """Write the result and let go of all files."""
-        self.write("result.json", json.dumps(result, indent=2) + "\n")
-        for file in (self._events, *self._logs.values()):
+        self.write(RESULT, json.dumps(result, indent=2) + "\n")
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close all files; what is recorded stays."""
+        for file in (self._lock, self._events, self._sources, self._order, *self._logs.values()):
             try:
                 file.close()
             except OSError as error:
@@ -74,6 +102,55 @@ class Record:
             self._logs[name] = _private(logs / name)
         self._logs.move_to_end(name)
         return self._logs[name]
+
+
+def read_output(
+    directory: Path, *, follow: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[str, int | None, int, float, bytes]]:
+    """All recorded output in the order of arrival: host, rank, stream, time, bytes.
+
+    At the end it goes on waiting for as long as `follow` says.
+    """
+    files: dict[int, IO[bytes]] = {}
+    with contextlib.ExitStack() as stack:
+        for when, number, stream, size in _order(directory, follow):
+            if number not in files:
+                name = (directory / "sources").read_text().splitlines()[number]
+                files[number] = stack.enter_context((directory / "logs" / name).open("rb"))
+            yield *_source(directory, number), stream, when, files[number].read(size)
+
+
+def _order(directory: Path, follow: Callable[[], bool]) -> Iterator[tuple[float, int, int, int]]:
+    with contextlib.suppress(FileNotFoundError), (directory / "order").open("rb") as file:
+        while True:
+            going = follow()
+            while len(piece := file.read(ORDER.size)) == ORDER.size:
+                yield ORDER.unpack(piece)
+            if not going:
+                return
+            file.seek(-len(piece), os.SEEK_CUR)
+            time.sleep(LOOK)
+
+
+def _source(directory: Path, number: int) -> tuple[str, int | None]:
+    name = (directory / "sources").read_text().splitlines()[number].removesuffix(".log")
+    host, dot, rank = name.rpartition(".")
+    return (host, int(rank)) if dot and rank.isdigit() else (name, None)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether the launcher that records there is alive."""
+    try:
+        fd = os.open(directory / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _private(path: Path) -> IO[bytes]:

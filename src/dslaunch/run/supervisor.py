@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
 from dataclasses import asdict, dataclass, replace
 from queue import Empty
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
-from dslaunch.node.frames import NO_RANK, Message, Output
-from dslaunch.run.events import Event, Line
+from dslaunch.node.frames import Message, Output
+from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.lines import Lines, Redactor, printable
-from dslaunch.run.outcome import History, Outcome, failed, judge
-from dslaunch.run.record import Record
+from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
+from dslaunch.run.watch import Watch, read_event
 
 LOOK = 0.1
 PING = 5.0
 CONFIRM = 10.0
-KEPT_LINES = 20
-
-
-class Screen(Protocol):
-    """Where a person, or a program, sees the run."""
-
-    def line(self, line: Line) -> None:
-        """A line of output."""
-
-    def event(self, event: Event) -> None:
-        """Something happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,53 +38,46 @@ class Patience:
     """Without output or computation of any rank until the run is ended; None: for ever."""
 
 
-Source = tuple[str, int | None]
-
-
 class Supervisor:
     """Watches one run."""
 
     def __init__(
         self,
-        plan: Plan,
         sessions: list[Session],
         inbox: Inbox,
-        record: Record,
-        screen: Screen,
+        watch: Watch,
         interrupts: Interrupts,
         patience: Patience,
     ) -> None:
-        self.plan, self.inbox, self.record, self.screen = plan, inbox, record, screen
+        self.inbox, self.watch = inbox, watch
         self.interrupts, self.patience = interrupts, patience
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
-        self.history = History()
-        self.secrets: dict[str, str] = {}
-        self.left: list[str] = []
+        self.history = watch.history
         self.unconfirmed: list[str] = []
+        self.stacks: dict[str, Any] = {}
         self.stop_deadline: float | None = None
         self.insisted = False
         self.first_good_end: float | None = None
-        self.lines: dict[tuple[Source, int], Lines] = defaultdict(Lines)
-        self.redactors: dict[tuple[Source, int], Redactor] = {}
-        self.last: dict[Source, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
 
-    def run(self, secrets: dict[str, str]) -> Outcome:
+    def run(self, plan: Plan, secrets: dict[str, str]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
-        self.secrets = secrets
         over = threading.Event()
         threading.Thread(target=self._ping, args=(over,), daemon=True).start()
         try:
-            for session, node in zip(self.sessions, self.plan.nodes, strict=True):
+            for session, node in zip(self.sessions, plan.nodes, strict=True):
                 session.follow(hold=True)
-                session.send(**start_message(self.plan, node, secrets, self.plan.rendezvous.port))
+                session.send(**start_message(plan, node, secrets))
             while self.running:
                 self._step()
         finally:
             over.set()
-        kept = {source: list(lines) for source, lines in self.last.items()}
-        outcome = judge(self.history, last_lines=kept)
-        return replace(outcome, unconfirmed=tuple(self.unconfirmed), left=tuple(self.left))
+        return replace(
+            self.watch.outcome(),
+            unconfirmed=tuple(self.unconfirmed),
+            left=tuple(self.watch.left),
+            stacks=self.stacks,
+        )
 
     def _ping(self, over: threading.Event) -> None:
         while not over.wait(PING):
@@ -117,75 +97,41 @@ class Supervisor:
 
     def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Output):
-            self._output(session, arrival)
+            self.watch.output(session.host, arrival, session.offset)
         elif isinstance(arrival, Lost):
             self._lost(session, arrival.failure)
         elif isinstance(arrival, Away):
             self._happened(Event(time.time(), "away", session.host, text=arrival.failure.message))
         elif isinstance(arrival, Back):
             self._back(session, arrival)
-        elif arrival["event"] == "done":
-            self._done(session, arrival)
         else:
-            self._happened(read_event(session, arrival))
-            if arrival["event"] == "stopping":
-                self._stopped_by(arrival["by"] or "somebody")
+            self._said(session, arrival)
+
+    def _said(self, session: Session, message: Message) -> None:
+        if message["event"] == "done":
+            self.watch.left += [f"{session.host}: {pid}" for pid in message["left"]]
+            self.running.pop(session.host, None)
+        self._happened(read_event(session.host, message, session.offset))
+        if message["event"] == "stopping":
+            self._stopped_by(message["by"] or "somebody")
+
+    def _happened(self, event: Event) -> None:
+        self.watch.happened(event)
+        if event.kind == "exit" and self.first_good_end is None and not failed(event):
+            self.first_good_end = time.monotonic()
+        if failed(event) and self.stop_deadline is None:
+            self._stop(self.patience.grace, "a rank failed", at=event.time)
 
     def _back(self, session: Session, arrival: Back) -> None:
         """Say it, and say again what may not have arrived."""
         self._happened(Event(time.time(), "back", session.host, text=f"{arrival.after:.0f} s"))
         if self.stop_deadline is not None:
-            grace = max(0.0, self.stop_deadline - time.monotonic())
-            session.send(op="stop", grace=grace)
+            session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
 
     def _stopped_by(self, who: str) -> None:
         if not self.history.interrupted:
             self.history.interrupted, self.history.stopped_by = True, who
             self._stop(self.patience.grace, f"stopped by {who}")
-
-    def _happened(self, event: Event) -> None:
-        if event.kind == "exit":
-            self._flush((event.host or "", event.rank))
-            if self.first_good_end is None and not failed(event):
-                self.first_good_end = time.monotonic()
-        self.history.events.append(event)
-        self.record.event(event)
-        self.screen.event(event)
-        if failed(event) and self.stop_deadline is None:
-            self._stop(self.patience.grace, "a rank failed", at=event.time)
-
-    def _output(self, session: Session, output: Output) -> None:
-        source = (session.host, None if output.rank == NO_RANK else output.rank)
-        key = (source, output.stream)
-        if key not in self.redactors:
-            self.redactors[key] = Redactor(tuple(self.secrets.values()))
-        self._write(source, output.stream, self.redactors[key].feed(output.data))
-
-    def _write(self, source: Source, stream: int, data: bytes) -> None:
-        self.record.output(*source, data)
-        for line in self.lines[source, stream].feed(data, time.monotonic()):
-            self._line(source, stream, line)
-
-    def _line(self, source: Source, stream: int, line: bytes) -> None:
-        text = printable(line)
-        self.last[source].append(text)
-        name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
-        self.screen.line(Line(time.time(), *source, name, text))
-
-    def _flush(self, source: Source) -> None:
-        """Give what is left of a rank's streams when it has ended."""
-        for stream in (1, 2):
-            if (source, stream) in self.redactors:
-                self._write(source, stream, self.redactors[source, stream].rest())
-            for line in self.lines[source, stream].rest():
-                self._line(source, stream, line)
-
-    def _done(self, session: Session, message: Message) -> None:
-        self.left += [f"{session.host}: {pid}" for pid in message["left"]]
-        for source in [s for s in self.last if s[0] == session.host]:
-            self._flush(source)
-        del self.running[session.host]
-        self._happened(Event(message["time"] - session.offset, "ended", session.host))
 
     def _lost(self, session: Session, failure: NodeFailure) -> None:
         if self.running.pop(session.host, None) is None:
@@ -201,8 +147,7 @@ class Supervisor:
         waited = now - (self.first_good_end or now)
         if self.stop_deadline is None and waited > self.patience.exit_timeout:
             why = f"still there {self.patience.exit_timeout:g} s after others had ended well"
-            self.history.timed_out = f"{self._still_there()}: {why}"
-            self._stop(self.patience.grace, why)
+            self._give_up(f"{self._still_there()}: {why}", why)
         for session in list(self.running.values()):
             if session.silent() > self.patience.silence:
                 session.interrupt()
@@ -222,9 +167,13 @@ class Supervisor:
             return
         idle = min(session.idle for session in self.running.values())
         if idle > limit:
+            self.stacks = gather_stacks(list(self.running.values()))
             why = f"hang: no rank printed or computed for {idle:.0f} s"
-            self.history.timed_out = why
-            self._stop(self.patience.grace, why)
+            self._give_up(why, why)
+
+    def _give_up(self, message: str, why: str) -> None:
+        self.history.timed_out = message
+        self._stop(self.patience.grace, why)
 
     def _look_at_the_user(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
@@ -245,20 +194,24 @@ class Supervisor:
         if self.history.stopped_at is None:
             self.history.stopped_at = at if at is not None else time.time()
         for session in self.running.values():
-            session.send(op="stop", grace=grace)
+            session.send(op="stop", grace=grace, why=why)
         self._happened(Event(time.time(), "stopping", text=why))
 
 
-def read_event(session: Session, message: Message) -> Event:
-    """What an agent says, by the launcher's clock."""
-    rank = None if message["rank"] == NO_RANK else message["rank"]
-    known = {name: message.get(name) for name in ("code", "signal", "pid", "asked")}
-    at = message["time"] - session.offset
-    text = message.get("error") or message.get("by")
-    return Event(at, message["event"], session.host, rank, **known, text=text)
+def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
+    """What every rank is doing: host -> rank -> stacks; nodes that do not answer are left out."""
+    from concurrent.futures import wait
+
+    asked = {session.host: session.request("stacks", timeout=timeout / 3) for session in sessions}
+    wait(asked.values(), timeout)
+    return {
+        host: future.result()
+        for host, future in asked.items()
+        if future.done() and future.exception() is None
+    }
 
 
-def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str], port: int) -> dict[str, Any]:
+def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str]) -> dict[str, Any]:
     """What tells an agent to start its node's processes. The only place where secrets go."""
     return {
         "op": "start",
@@ -267,12 +220,13 @@ def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str], port: int
             for p in node.processes
         ],
         "env": dict(node.env) | secrets,
+        "secret": list(secrets),
         "cwd": node.cwd,
         "files": [asdict(file) for file in node.files],
         "rank_files": asdict(node.rank_files) if node.rank_files else None,
         "slots": len(node.slots),
         "first_rank": node.first_rank,
-        "master_port": port,
+        "master_port": plan.rendezvous.port,
         "about": about(plan, node),
     }
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.run.lines import LONGEST, Lines, Redactor, printable, without_colour
+from dslaunch.node.redact import Redactor
+from dslaunch.run.lines import LONGEST, Lines, printable, without_colour
 
 
 def split(*pieces: bytes, now: float = 0.0) -> list[bytes]:

@@ -1,0 +1,139 @@
+"""`dslaunch logs`: what the ranks of a run have written."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import lookup, ui
+from dslaunch.cli.run import parse_ranks
+from dslaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.run.events import Event, Line
+    from dslaunch.run.watch import Watch
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def logs(
+    run: lookup.Run,
+    file: lookup.Cluster_ = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as long as the run does.")
+    ] = False,
+    rank: Annotated[
+        str | None, typer.Option("--rank", "-r", help="Only of these ranks, such as 0 or 0-3,8.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only what was written in the last 90s, 10m, 2h, 1d.")
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", "-g", help="Only lines that match this expression.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Print what the ranks of a run have written, in the order in which it arrived.
+
+    Example: dslaunch logs latest --rank 0 --grep loss
+    """
+    from dslaunch.run.watch import Watch
+
+    screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
+    found = lookup.find(run, file)
+    watch = Watch(screen)
+    if found.local is not None and not found.local.about["detached"]:
+        from_record(found.local.directory, watch, follow)
+    else:
+        from_nodes(found, watch, follow)
+
+
+def from_record(directory: Path, watch: Watch, follow: bool) -> None:
+    """Print what this machine has recorded."""
+    from dslaunch.node.frames import NO_RANK, Output
+    from dslaunch.run.record import is_held, read_output
+
+    pieces = read_output(directory, follow=lambda: follow and is_held(directory))
+    for host, rank, stream, when, data in pieces:
+        watch.output(host, Output(NO_RANK if rank is None else rank, stream, when, data), 0.0)
+    watch.flush_all()
+
+
+def from_nodes(found: lookup.Found, watch: Watch, follow: bool) -> None:
+    """Print what the nodes have kept, and with `follow` what comes."""
+    from dslaunch.run.follow import Follower, read_kept
+    from dslaunch.run.interrupts import Interrupts
+    from dslaunch.run.reach import ask, reach
+
+    with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
+        gone = [host for host, failure in reached.failures.items() if failure.kind == "no-agent"]
+        unreachable = {h: f for h, f in reached.failures.items() if h not in gone}
+        ask(reached)
+        over = tuple(node for node in found.nodes if node.host in gone)
+        if over:
+            with reach(found.cluster, over) as ended:
+                ask(ended)
+                read_kept(ended, found.agents, watch)
+        follower = Follower(reached, watch)
+        if follow:
+            follower.follow(until=lambda: wishes.count > 0)
+        else:
+            follower.catch_up()
+    watch.flush_all()
+    for host, failure in unreachable.items():
+        ui.say(f"no answer from {host}: {failure.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A screen that prints chosen lines and nothing else."""
+
+    ranks: frozenset[int] | None
+    since: float | None
+    """Seconds since the epoch."""
+    pattern: re.Pattern[str] | None
+    json: bool
+
+    def line(self, line: Line) -> None:
+        """Print it, if it is wanted."""
+        import json as jsonlib
+        from dataclasses import asdict
+
+        from dslaunch.report.live import prefix
+        from dslaunch.run.lines import without_colour
+
+        if self.ranks is not None and line.rank not in self.ranks:
+            return
+        if self.since is not None and line.time < self.since:
+            return
+        text = line.text if sys.stdout.isatty() else without_colour(line.text)
+        if self.pattern is not None and not self.pattern.search(text):
+            return
+        ui.result(jsonlib.dumps(asdict(line)) if self.json else f"{prefix(line)}{text}")
+
+    def event(self, event: Event) -> None:
+        """Nothing: these are the ranks' words."""
+
+
+def seconds(text: str | None) -> float | None:
+    """`10m` as the time that was ten minutes ago. Raises UsageError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise UsageError(f"--since: {text!r} is no span of time", hint="write 90s, 10m, 2h or 1d")
+    return time.time() - float(found[1]) * _UNITS[found[2]]
+
+
+def pattern(text: str | None) -> re.Pattern[str] | None:
+    """A regular expression. Raises UsageError."""
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep: {text!r} is no regular expression: {error}") from None

@@ -1,0 +1,40 @@
+"""`dslaunch stop`: end a run on all its nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dslaunch.cli import lookup, ui
+from dslaunch.errors import NodeError
+
+
+def stop(
+    run: lookup.Run,
+    file: lookup.Cluster_ = None,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds between asking a rank to end and killing it.")
+    ] = 10.0,
+) -> None:
+    """End a run on all its nodes, from wherever they can be reached.
+
+    Example: dslaunch stop latest --grace 30
+    """
+    from dslaunch.run.follow import nothing_reached
+    from dslaunch.run.reach import reach
+    from dslaunch.run.restart import end_all
+
+    found = lookup.find(run, file)
+    with reach(found.cluster, found.nodes, found.agents) as reached:
+        if not reached.sessions:
+            raise nothing_reached(reached, found.run)
+        stayed = end_all(reached, grace, lookup.caller())
+        ended = [host for host in reached.sessions if host not in stayed]
+        ui.result(f"run {found.run} has ended on {', '.join(ended) or 'no node'}")
+        missing = tuple(f for f in reached.failures.values() if f.kind != "no-agent")
+        if missing:
+            raise NodeError(missing)
+    if stayed:
+        ui.say(f"not confirmed on {', '.join(stayed)}: try `dslaunch clean`")
+        raise typer.Exit(5)

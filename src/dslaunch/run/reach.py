@@ -1,0 +1,90 @@
+"""Speak to agents that are there already, or to nodes as such: for looking, stopping, cleaning."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from queue import Queue
+from typing import Any
+
+from dslaunch import transport
+from dslaunch.cluster.model import Cluster, Node
+from dslaunch.errors import NodeFailure
+from dslaunch.run.boot import Agent
+from dslaunch.run.session import Inbox, LostError, Session
+from dslaunch.transport.pool import connect_all
+
+ANSWER_TIMEOUT = 20.0
+
+
+@dataclass(slots=True)
+class Reached:
+    """The nodes that answered, and why the others did not. In the order of the nodes."""
+
+    sessions: dict[str, Session] = field(default_factory=dict)
+    failures: dict[str, NodeFailure] = field(default_factory=dict)
+    inbox: Inbox = field(default_factory=Queue)
+
+
+@contextlib.contextmanager
+def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> Iterator[Reached]:
+    """Connect to the agents of a run, or without one to agents that only answer questions."""
+    reached = Reached()
+    with contextlib.ExitStack() as stack:
+        way = transport.get(cluster.transport, cluster)
+        stack.callback(way.close)
+        for host, made in connect_all(way, nodes, cluster.ssh.fanout).items():
+            if isinstance(made, NodeFailure):
+                reached.failures[host] = made
+                continue
+            stack.callback(made.close)
+            node = next(node for node in nodes if node.host == host)
+            agent = Agent(run or f"ask-{secrets.token_hex(4)}", host)
+            reached.sessions[host] = Session(node, made, agent, reached.inbox, way)
+        stack.enter_context(closing(list(reached.sessions.values())))
+        for session in reached.sessions.values():
+            session.begin(join=run is not None)
+        _sort_out(reached)
+        yield reached
+
+
+def _sort_out(reached: Reached) -> None:
+    """Wait for the greetings; whoever does not greet is a failure."""
+    wait([session.hello for session in reached.sessions.values()], ANSWER_TIMEOUT)
+    for host, session in list(reached.sessions.items()):
+        why = None
+        if not session.hello.done():
+            why = NodeFailure(host, "timeout", f"no answer within {ANSWER_TIMEOUT:.0f} s")
+        elif isinstance(error := session.hello.exception(), LostError):
+            why = error.failure
+        if why is not None:
+            del reached.sessions[host]
+            reached.failures[host] = why
+
+
+def ask(reached: Reached, **questions: Any) -> dict[str, dict[str, Any]]:
+    """Ask every node that was reached; those that do not answer become failures."""
+    clocks = [session.measure_clock() for session in reached.sessions.values()]
+    asked = {host: session.ask(**questions) for host, session in reached.sessions.items()}
+    wait([*clocks, *asked.values()], ANSWER_TIMEOUT)
+    answers = {}
+    for host, future in asked.items():
+        if future.done() and future.exception() is None:
+            answers[host] = future.result()
+        else:
+            why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+            reached.failures[host] = NodeFailure(host, "timeout", why)
+    return answers
+
+
+@contextlib.contextmanager
+def closing(sessions: list[Session]) -> Iterator[None]:
+    """Say goodbye to all at once: a node that is slow to leave must not hold up the others."""
+    try:
+        yield
+    finally:
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            list(pool.map(Session.close, sessions))

@@ -1,0 +1,66 @@
+"""Between two attempts of a run: which nodes are still good, and who replaces the others."""
+
+from __future__ import annotations
+
+import time
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.model import Allocation, Node
+from dslaunch.launch.replacement import without
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.reach import Reached, reach
+
+if TYPE_CHECKING:
+    from dslaunch.run.launch import Whole
+
+END_TIMEOUT = 15.0
+
+
+def choose_again(whole: Whole, outcome: Outcome, count: int) -> tuple[Allocation, str]:
+    """The nodes of the next attempt, and in words what changed.
+
+    Every node is asked again, and what the last attempt may have left on it is ended: one that
+    does not answer is replaced by a spare, or left out. Raises PlanError if too few are left.
+    """
+    allocation = whole.allocation
+    nodes = [placement.node for placement in allocation.placements]
+    bad = unfit(whole, nodes, count)
+    wanted = whole.request.min_nodes or len(whole.request.allocation.placements)
+    while True:
+        allocation, words = without(whole.request.cluster, whole.allocation, bad, wanted)
+        fresh = [p.node for p in allocation.placements if p.node not in nodes]
+        worse = unfit(whole, fresh, count)
+        if not worse:
+            break
+        bad = {*bad, *worse}
+    again = f"start {count} of {whole.request.restarts} again"
+    return allocation, "; ".join([*words, again]) if words else f"{again} on the same nodes"
+
+
+def unfit(whole: Whole, nodes: list[Node], count: int) -> set[str]:
+    """The nodes that cannot be spoken to, or on which the last attempt does not end."""
+    from dslaunch.run.launch import agent_run
+
+    if not nodes:
+        return set()
+    with reach(whole.request.cluster, nodes, agent_run(whole.run, count - 1)) as reached:
+        bad = {h for h, failure in reached.failures.items() if failure.kind != "no-agent"}
+        return bad | set(end_all(reached, 0))
+
+
+def end_all(reached: Reached, grace: float, by: str | None = None) -> list[str]:
+    """End the run on all nodes that were reached; give those that did not confirm it."""
+    waiting = set(reached.sessions)
+    for session in reached.sessions.values():
+        session.follow(hold=False)
+        session.send(op="stop", grace=grace, by=by)
+    deadline = time.monotonic() + grace + END_TIMEOUT
+    while waiting and time.monotonic() < deadline:
+        try:
+            session, arrival = reached.inbox.get(timeout=0.2)
+        except Empty:
+            continue
+        if isinstance(arrival, dict) and arrival["event"] == "done" and not arrival["left"]:
+            waiting.discard(session.host)
+    return sorted(waiting)

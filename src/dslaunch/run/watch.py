@@ -1,0 +1,90 @@
+"""What arrives from the nodes becomes a history, lines for a screen, and a record."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from typing import Any, Literal, Protocol
+
+from dslaunch.node.frames import NO_RANK, Message, Output
+from dslaunch.run.events import Event, Kind, Line
+from dslaunch.run.lines import Lines, printable
+from dslaunch.run.outcome import History, Outcome, judge
+from dslaunch.run.record import Record
+
+KEPT_LINES = 40
+Source = tuple[str, int | None]
+"""A host and a rank; no rank: the node's launcher."""
+
+
+class Screen(Protocol):
+    """Where a person, or a program, sees the run."""
+
+    def line(self, line: Line) -> None:
+        """A line of output."""
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+
+
+class Watch:
+    """One run as it is seen from here."""
+
+    def __init__(self, screen: Screen, record: Record | None = None) -> None:
+        self.screen, self.record = screen, record
+        self.history = History()
+        self.lines: dict[tuple[Source, int], Lines] = defaultdict(Lines)
+        self.last: dict[Source, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self.left: list[str] = []
+
+    def happened(self, event: Event) -> None:
+        """Note an event; the end of a rank is said after the last that it wrote."""
+        if event.kind == "exit":
+            self.flush((event.host or "", event.rank))
+        if event.kind == "ended":
+            for source in [s for s in self.last if s[0] == event.host]:
+                self.flush(source)
+        self.history.events.append(event)
+        if self.record is not None:
+            self.record.event(event)
+        self.screen.event(event)
+
+    def output(self, host: str, output: Output, offset: float) -> None:
+        """A piece of output, of a node whose clock is `offset` seconds ahead."""
+        source = (host, None if output.rank == NO_RANK else output.rank)
+        when = output.time - offset
+        if self.record is not None:
+            self.record.output(*source, output.data, when, output.stream)
+        for line in self.lines[source, output.stream].feed(output.data, time.monotonic()):
+            self._line(source, output.stream, line, when)
+
+    def flush(self, source: Source) -> None:
+        """Give what is left of a rank's streams when it has ended."""
+        for stream in (1, 2):
+            for line in self.lines[source, stream].rest():
+                self._line(source, stream, line, time.time())
+
+    def flush_all(self) -> None:
+        """Give what is left of all streams."""
+        for source in {source for source, _ in self.lines}:
+            self.flush(source)
+
+    def outcome(self) -> Outcome:
+        """How it ended, as far as is known."""
+        kept = {source: list(lines) for source, lines in self.last.items()}
+        return judge(self.history, last_lines=kept)
+
+    def _line(self, source: Source, stream: int, line: bytes, when: float) -> None:
+        text = printable(line)
+        self.last[source].append(text)
+        name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
+        self.screen.line(Line(when, *source, name, text))
+
+
+def read_event(host: str, message: Message, offset: float) -> Event:
+    """What an agent says, by our clock; its own is `offset` seconds ahead."""
+    rank = None if message.get("rank", NO_RANK) == NO_RANK else message["rank"]
+    known: dict[str, Any] = {name: message.get(name) for name in ("code", "signal", "pid", "asked")}
+    kind: Kind = "ended" if message["event"] == "done" else message["event"]
+    text = message.get("error") or message.get("by")
+    return Event(message["time"] - offset, kind, host, rank, **known, text=text)
