@@ -353,9 +353,9 @@ def test_ctrl_c_twice_ends_at_once(project: Project) -> None:
     assert project.nothing_is_left()
 
 
-def test_a_killed_launcher_leaves_nothing(project: Project) -> None:
+def test_a_killed_launcher_leaves_nothing_once_it_could_have_come_back(project: Project) -> None:
     project.write("job.py", SLEEPER + "time.sleep(300)")
-    with project.start("c.yaml", "job.py") as running:
+    with project.start("--reconnect", "3", "c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
         running.send_signal(signal.SIGKILL)
         running.popen.wait(10)
@@ -366,12 +366,25 @@ def test_a_killed_agent_leaves_nothing_on_its_node(project: Project) -> None:
     project.write("job.py", SLEEPER + "time.sleep(300)")
     with project.start("c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
-        kill = "pkill -KILL -P $(pgrep -o -f 'sys.stdin.buffer')"
+        # the bridge's child is the guardian, and the guardian's the agent
+        kill = "pkill -KILL -P $(pgrep -P $(pgrep -o -f 'sys.stdin.buffer'))"
         project.cluster.run("node2", ["sh", "-c", kill], user="root")
         _, err = running.communicate(timeout=60)
         assert running.popen.returncode == 5
     assert "node2 was lost" in err
     wait_until_nothing_is_left(project, within=20)
+
+
+def test_a_killed_guardian_is_told_and_leaves_nothing(project: Project) -> None:
+    project.write("job.py", SLEEPER + "time.sleep(300)")
+    with project.start("c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        kill = "pkill -KILL -P $(pgrep -o -f 'sys.stdin.buffer')"
+        project.cluster.run("node2", ["sh", "-c", kill], user="root")
+        _, err = running.communicate(timeout=60)
+        assert running.popen.returncode == 1
+    assert "node2 ended the run: the agent's guardian was killed" in err
+    assert project.nothing_is_left()
 
 
 def test_another_run_of_the_same_user_is_not_touched(project: Project) -> None:

@@ -16,6 +16,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from dslaunch.node import bridge, files, frames, keeping, links, probe, processes
@@ -53,7 +54,7 @@ class Agent:
         """When the launcher said goodbye; what others still read is sent for a moment."""
         self.detached = False
         self.replies: "queue.SimpleQueue[Tuple[Client, frames.Message]]" = queue.SimpleQueue()
-        self.archives: Dict[int, Any] = {}
+        self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
         self.activity = Activity()
         self.idle = 0.0
@@ -266,19 +267,15 @@ class Agent:
 
     def do_put(self, client: Client, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""
-        path = os.path.join(self.node_directory(), f"archive-{message['id']}")
         root = probe.absolute(message["root"], self.home)
-        self.archives[message["id"]] = (open(path, "wb"), path, root)  # noqa: SIM115 - open over many frames
+        self.archives[message["id"]] = files.Archive(root)
 
     def receive(self, client: Client, frame: frames.Data) -> None:
         """A piece of an archive; the empty one is its end."""
-        archive, path, root = self.archives[frame.id]
         if frame.data:
-            archive.write(frame.data)
-            return
-        archive.close()
-        del self.archives[frame.id]
-        self.in_thread(client, frame.id, lambda: files.unpack(path, root))
+            self.archives[frame.id].add(frame.data)
+        else:
+            self.in_thread(client, frame.id, self.archives.pop(frame.id).unpack)
 
     def node_directory(self) -> str:
         """This run's directory on this node, made when first needed."""
@@ -341,6 +338,11 @@ class Agent:
         """Somebody else wants to speak with us."""
         with contextlib.suppress(OSError):
             self.welcome(self.door.accept()[0])
+
+    def crashed(self, trace: str) -> None:
+        """Leave a note of an error of our own; the guardian ends the rest."""
+        if self.directory is not None:
+            keeping.write(self.directory, keeping.CRASH, {"time": time.time(), "trace": trace})
 
     def listen(self, fd: int, callback: Callable[[], None]) -> None:
         """Have `callback` called when `fd` has something."""
@@ -411,7 +413,12 @@ def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.sock
         os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    Agent(run, host, times).serve(first)
+    served = Agent(run, host, times)
+    try:
+        served.serve(first)
+    except Exception:
+        served.crashed(traceback.format_exc())
+        raise
     os._exit(0)
 
 

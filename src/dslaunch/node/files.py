@@ -7,7 +7,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from typing import List, Tuple
+from typing import IO, List, Optional, Tuple
 
 from dslaunch.node import keeping
 
@@ -67,7 +67,7 @@ def _remove(path: str, *, keep: bool) -> None:
     if not keep:
         shutil.rmtree(path, ignore_errors=True)
         return
-    kept = {keeping.ABOUT, keeping.EVENTS, keeping.JOURNAL, keeping.LOCK}
+    kept = {keeping.ABOUT, keeping.EVENTS, keeping.JOURNAL, keeping.LOCK, keeping.CRASH}
     with contextlib.suppress(OSError):
         for name in set(os.listdir(path)) - kept:
             inside = os.path.join(path, name)
@@ -92,13 +92,38 @@ def read_piece(path: str, position: int, most: int) -> Tuple[bytes, int]:
         return file.read(most), size
 
 
-def unpack(archive: str, root: str) -> int:
+class Archive:
+    """A tar archive that comes in pieces, kept in an unnamed temporary file."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.error: Optional[OSError] = None
+        self.file: Optional[IO[bytes]] = None
+
+    def add(self, data: bytes) -> None:
+        """Add a piece; what goes wrong is told by `unpack`."""
+        try:
+            self.file = self.file or tempfile.TemporaryFile()  # noqa: SIM115 - over many pieces
+            self.file.write(data)
+        except OSError as error:
+            self.error = error
+
+    def unpack(self) -> int:
+        """Put the files below `root`; give their count. Raises OSError."""
+        if self.error is not None or self.file is None:
+            raise self.error or OSError("nothing was sent")
+        self.file.seek(0)
+        with self.file:
+            return unpack(self.file, self.root)
+
+
+def unpack(archive: IO[bytes], root: str) -> int:
     """Put an archive's files below `root`; give their count.
 
     Each file appears whole: a process that starts meanwhile reads the old or the new one.
     """
     count = 0
-    with tarfile.open(archive) as members:
+    with tarfile.open(fileobj=archive) as members:
         for member in members:
             path = os.path.join(root, member.name)
             os.makedirs(os.path.dirname(path), exist_ok=True)

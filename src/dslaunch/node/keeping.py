@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 
 from dslaunch.node import processes
 
-ABOUT, EVENTS, JOURNAL, LOCK = "run.json", "events.jsonl", "journal", "lock"
+ABOUT, EVENTS, JOURNAL, LOCK, CRASH = "run.json", "events.jsonl", "journal", "lock", "crash.json"
 DETACHED = ".local/state/dslaunch/nodes"
 """Below the home: where runs that nobody watches keep what they say."""
 Answer = Dict[str, Any]

@@ -114,13 +114,16 @@ class Supervisor:
         self._happened(read_event(session.host, message, session.offset))
         if message["event"] == "stopping":
             self._stopped_by(message["by"] or "somebody")
+        elif message["event"] == "ending" and self.stop_deadline is None:
+            self._give_up(f"{session.host} ended the run: {message['error']}", "a node ended")
 
     def _happened(self, event: Event) -> None:
         self.watch.happened(event)
         if event.kind == "exit" and self.first_good_end is None and not failed(event):
             self.first_good_end = time.monotonic()
         if failed(event) and self.stop_deadline is None:
-            self._stop(self.patience.grace, "a rank failed", at=event.time)
+            why = f"{event.host} was lost" if event.kind == "lost" else "a rank failed"
+            self._stop(self.patience.grace, why, at=event.time)
 
     def _back(self, session: Session, arrival: Back) -> None:
         """Say it, and say again what may not have arrived."""

@@ -1,0 +1,256 @@
+"""Runs that nobody watches, connections that break, nodes that are lost: over real sshd."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.testbed.test_runs import NODES, SLEEPER, Project, project, wait_for
+from tests.testbed.vcluster.api import Text
+
+__all__ = ["project"]
+COUNTER = (
+    "import os, sys, time\nrank = int(os.environ['RANK'])\n"
+    "for i in range(int(sys.argv[1])):\n"
+    "    print('line', i, flush=True)\n    time.sleep(0.05)\n"
+)
+
+
+def dslaunch(project: Project, *words: str, cwd: str | None = None, **where: object) -> Text:
+    """Any command of dslaunch on the control machine."""
+    command = project.command(*words)
+    return project.cluster.run("control", command, cwd=cwd or project.path, timeout=90, **where)
+
+
+@pytest.fixture
+def detached(project: Project) -> Iterator[tuple[Project, str]]:
+    """A run that goes on by itself, and its name."""
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    done = project.run("--detach", "c.yaml", "job.py")
+    assert done.returncode == 0, done.stderr
+    (run,) = set(re.findall(r"dslaunch stop (\S+)", done.stderr))
+    yield project, run
+    dslaunch(project, "stop", run, "c.yaml", "--grace", "0")
+    for node in project.cluster.names:
+        project.cluster.run(node, ["rm", "-rf", "/root/.local/state/dslaunch"])
+
+
+def states(project: Project, *words: str, **where: object) -> dict[str, str]:
+    """Run -> state, as `ps` says."""
+    done = dslaunch(project, "ps", "c.yaml", "--json", *words, **where)
+    return {run["run"]: run["state"] for run in json.loads(done.stdout)}
+
+
+# ---------------------------------------------------------------- detached
+
+
+def test_a_detached_run_is_listed_shown_and_stopped(detached: tuple[Project, str]) -> None:
+    project, run = detached
+    assert states(project)[run] == "running"
+    page = dslaunch(project, "status", run).stdout
+    assert f"{run}: running" in page
+    assert re.search(r"node3 +running +4-5", page)
+    assert sorted(dslaunch(project, "logs", run).stdout.splitlines())[0] == "node1:0│up 0"
+    stopped = dslaunch(project, "stop", run)
+    assert stopped.stdout == f"run {run} has ended on node1, node2, node3, node4\n"
+    assert states(project, "--all")[run] == "stopped"
+    assert "stopped by root@" in dslaunch(project, "status", run).stdout
+    assert project.cluster.leftovers(within=3) == {}
+
+
+def test_another_machine_with_the_same_file_finds_a_detached_run(
+    detached: tuple[Project, str],
+) -> None:
+    project, run = detached
+    elsewhere = {
+        "env": {"DSLAUNCH_STATE": "/tmp/empty-state"}
+    }  # as on a machine that knows nothing
+    assert states(project, **elsewhere)[run] == "running"
+    assert "up 3" in dslaunch(project, "logs", run[:9], "c.yaml", "-r", "3", **elsewhere).stdout
+    done = dslaunch(project, "stop", run[:9], "c.yaml", **elsewhere)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_detached_run_ends_everywhere_when_one_rank_fails(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(5 if rank == 5 else 300)\nsys.exit(9)")
+    done = project.run("--detach", "--grace", "2", "c.yaml", "job.py")
+    assert done.returncode == 0, done.stderr
+    assert project.cluster.leftovers(within=30) == {}
+    status = dslaunch(project, "status", "latest")
+    assert "rank 5 on node3 failed first: exit code 9" in status.stdout
+    attached = dslaunch(project, "logs", "latest", "--rank", "5")
+    assert attached.stdout == "node3:5│up 5\n"
+
+
+def test_a_detached_run_ends_when_a_node_of_it_is_lost(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    done = project.run("--detach", "--grace", "1", "--reconnect", "3", "c.yaml", "job.py")
+    assert done.returncode == 0, done.stderr
+    project.cluster.crash("node3")
+    try:
+        assert project.cluster.leftovers(within=60) == {}
+        page = dslaunch(project, "status", "latest").stdout
+        assert re.search(r"node3 +unreachable", page)
+        assert "node3 was lost" in page
+    finally:
+        project.cluster.boot("node3")
+
+
+def test_a_run_that_goes_on_can_be_watched_to_its_end(project: Project) -> None:
+    project.write("job.py", COUNTER)
+    assert project.run("--detach", "c.yaml", "job.py", "160").returncode == 0
+    done = dslaunch(project, "attach", "latest", "--ranks", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"node4:7│line {i}" for i in range(160)]
+
+
+def test_secrets_are_not_in_what_a_detached_run_keeps(project: Project) -> None:
+    secret = "".join(("s3cr3t", "-", "value", "-of-", "this-test"))
+    project.write("job.py", f"{SLEEPER}print(os.environ['TOKEN'], flush=True)\ntime.sleep(5)")
+    project.describe(secrets="[TOKEN]")
+    done = project.run("--detach", "c.yaml", "job.py", env={"TOKEN": secret})
+    assert done.returncode == 0, done.stderr
+    for node in project.cluster.names:
+        kept = project.cluster.run(node, ["grep", "-rl", secret, "/root/.local", "/root/work"])
+        assert kept.stdout == ""
+    assert "***" in dslaunch(project, "logs", "latest").stdout
+    assert project.cluster.leftovers(within=30) == {}
+
+
+# ---------------------------------------------------------------- connections that break
+
+
+def test_a_run_goes_on_when_its_connection_comes_back(project: Project) -> None:
+    project.write("job.py", COUNTER)
+    with project.start("c.yaml", "job.py", "200") as running:
+        wait_for(running, "line 5", times=8)
+        project.cluster.run("node2", ["sh", "-c", CUT_SSH], user="root", check=True)
+        _, err = running.communicate(timeout=90)
+    assert running.popen.returncode == 0, err
+    assert "node2: connected again after" in err
+    for rank in range(8):
+        log = dslaunch(project, "logs", "latest", "--rank", str(rank)).stdout
+        assert [line.partition("│")[2] for line in log.splitlines()] == [
+            f"line {i}" for i in range(200)
+        ]
+    assert project.nothing_is_left()
+
+
+CUT_SSH = "for p in $(pgrep -f '[s]shd: root@notty'); do kill -KILL $p; done"
+
+
+def test_a_run_ends_when_its_connection_does_not_come_back(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    with project.start("--reconnect", "3", "--grace", "1", "c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        project.cluster.fault("node2", "cut", "drop")
+        began = time.monotonic()
+        _, err = running.communicate(timeout=90)
+        assert running.popen.returncode == 5
+        assert time.monotonic() - began < 60
+    assert "node2 was lost" in err
+    assert "not confirmed that nothing is left on: node2" in err
+    project.cluster.heal()
+    assert project.cluster.leftovers(within=60) == {}
+
+
+# ---------------------------------------------------------------- restarts
+
+
+def test_a_spare_takes_the_place_of_a_lost_node(project: Project) -> None:
+    nodes = "nodes: [{host: 'node[1-3]', slots: 1}, {host: node4, slots: 1, spare: true}]"
+    project.describe(nodes)
+    script = (
+        "count = os.environ['DSLAUNCH_RESTART_COUNT']\nprint('count', count, flush=True)\n"
+        "time.sleep(300 if count == '0' else 0)\n"
+    )
+    project.write("job.py", SLEEPER + script)
+    options = ("--restarts", "1", "--reconnect", "2", "--grace", "1")
+    with project.start(*options, "c.yaml", "job.py") as running:
+        wait_for(running, "count 0", times=3)
+        project.cluster.crash("node2")
+        try:
+            out, err = running.communicate(timeout=120)
+        finally:
+            project.cluster.boot("node2")
+    assert running.popen.returncode == 0, err
+    assert "node4 takes the place of node2" in err
+    assert {"node1:0│count 1", "node4:1│count 1", "node3:2│count 1"} <= set(out.splitlines())
+
+
+def test_a_run_goes_on_with_fewer_nodes_if_it_may(project: Project) -> None:
+    script = (
+        "count = os.environ['DSLAUNCH_RESTART_COUNT']\nprint('world', os.environ['WORLD_SIZE'])\n"
+    )
+    project.write(
+        "job.py", f"{SLEEPER}{script}sys.stdout.flush()\ntime.sleep(300 if count == '0' else 0)"
+    )
+    options = ("--restarts", "1", "--min-nodes", "3", "--reconnect", "2", "--grace", "1")
+    with project.start(*options, "c.yaml", "job.py") as running:
+        wait_for(running, "world 8", times=8)
+        project.cluster.crash("node2")
+        try:
+            out, err = running.communicate(timeout=120)
+        finally:
+            project.cluster.boot("node2")
+    assert running.popen.returncode == 0, err
+    assert "node2 is left out" in err
+    assert out.count("world 6") == 6
+
+
+def test_a_run_is_not_restarted_with_too_few_nodes(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    options = ("--restarts", "1", "--reconnect", "2", "--grace", "1")
+    with project.start(*options, "c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        project.cluster.crash("node2")
+        try:
+            _, err = running.communicate(timeout=120)
+        finally:
+            project.cluster.boot("node2")
+    assert running.popen.returncode == 5, err
+    assert "not started again: 3 nodes are left, at least 4 are wanted" in err
+
+
+def test_what_a_lost_node_still_runs_is_cleaned_when_it_is_back(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    with project.start("--reconnect", "2", "--grace", "1", "c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        # agent, guardian and bridge, so that none can act on the end of another
+        kill = "all=$(pgrep -f '[s]ys.stdin.buffer'); kill -STOP $all; kill -KILL $all"
+        project.cluster.run("node2", ["sh", "-c", kill], user="root")
+        _, err = running.communicate(timeout=60)
+        assert running.popen.returncode == 5
+    assert "not confirmed that nothing is left on: node2" in err
+    assert len(project.cluster.processes("node2")) >= 2
+    done = dslaunch(project, "clean", "c.yaml")
+    assert "node2: 2 processes ended" in done.stdout, done.stderr
+    assert project.cluster.leftovers(within=3) == {}
+
+
+def test_stopping_from_elsewhere_is_told_to_who_watches(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    with project.start("c.yaml", "job.py") as running:
+        wait_for(running, "up", times=8)
+        (run,) = states(project)
+        assert dslaunch(project, "stop", run, "--grace", "1").returncode == 0
+        _, err = running.communicate(timeout=30)
+        assert running.popen.returncode == 130
+    assert "stopped by root@" in err
+    assert project.nothing_is_left()
+
+
+def test_a_suspended_launcher_is_not_suspended(project: Project) -> None:
+    project.write("job.py", COUNTER)
+    with project.start("c.yaml", "job.py", "40") as running:
+        wait_for(running, "line 2", times=8)
+        running.send_signal(signal.SIGTSTP)
+        out, _ = running.communicate(timeout=60)
+    assert running.popen.returncode == 0
+    assert out.count("line 39") == 8
+    assert NODES
