@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 NAMES = (
-    *("run", "ps", "status", "logs", "attach", "stop", "clean"),
+    *("run", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
     *("render", "nodes", "validate", "init", "schema"),
 )
 """In the order of the help. Each is a function of the module that is named like it."""

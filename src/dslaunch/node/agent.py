@@ -19,7 +19,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from dslaunch.node import bridge, files, frames, keeping, links, probe, processes
+from dslaunch.node import bridge, files, frames, keeping, links, probe, processes, stacks
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import Client
 from dslaunch.node.journal import FileJournal, Journal
@@ -244,6 +244,12 @@ class Agent:
             self.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
         self.end(message["grace"], message.get("why") or "asked to stop")
 
+    def do_stacks(self, client: Client, message: frames.Message) -> None:
+        """Tell what every rank is doing."""
+        pids = self.ranks.pids() if self.ranks else {}
+        directory, timeout = self.directory or "", message["timeout"]
+        self.in_thread(client, message["id"], lambda: stacks.collect(pids, directory, timeout))
+
     # ------------------------------------------------------------ questions and files
 
     def in_thread(self, client: Client, id: int, work: Callable[[], Any]) -> None:
@@ -322,7 +328,9 @@ class Agent:
             "DSLAUNCH_NODE_DIR": directory,
             "DSLAUNCH_LOGS": logs,
         }
-        self.ranks = Ranks(message, {**os.environ, **message["env"], **own}, self)
+        environment = {**os.environ, **message["env"], **own}
+        environment.update(stacks.arm(directory, environment))
+        self.ranks = Ranks(message, environment, self)
         probe.hang_up()
         if self.links is not None and message.get("link"):
             self.links.dial(message["link"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dslaunch.launch.plan import Decision, Plan
+from dslaunch.report.stacks import fold, page
 from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import without_colour
 from dslaunch.run.outcome import Outcome
@@ -196,6 +197,8 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool) -> list[str]
         rows += [f"    {without_colour(text)}" for text in outcome.last_lines]
     if outcome.hint:
         rows.append(f"  hint: {outcome.hint}")
+    if outcome.stacks:
+        rows += [f"  {line}" for line in page(fold(outcome.stacks)).splitlines()]
     if outcome.left:
         rows.append(f"  could not be ended: {', '.join(outcome.left)}")
     if outcome.unconfirmed:

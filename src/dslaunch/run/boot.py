@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MODULES = (
     *("frames", "processes", "keeping", "files", "probe", "streams", "journal", "client"),
-    *("bridge", "wire", "links", "activity", "redact", "ranks", "agent"),
+    *("bridge", "wire", "links", "activity", "stacks", "redact", "ranks", "agent"),
 )
 """In the order in which they import each other."""
 NO_PYTHON = 127

@@ -34,7 +34,9 @@ def test_frames_come_out_as_they_went_in_however_they_were_cut(
     assert [frame for piece in pieces for frame in decoder.feed(piece)] == sent
 
 
-@pytest.mark.parametrize("noise", [b"Welcome to node01!\n", b"\xff" * 20, b"\0\0\0\2\1" + bytes(8) + b"[]"])
+@pytest.mark.parametrize(
+    "noise", [b"Welcome to node01!\n", b"\xff" * 20, b"\0\0\0\2\1" + bytes(8) + b"[]"]
+)
 def test_what_is_no_frame_is_an_error(noise: bytes) -> None:
     with pytest.raises(frames.FrameError):
         list(frames.Decoder().feed(noise))
