@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from dslaunch.node import frames, probe, processes
+from dslaunch.node.postmortem import Postmortem
 from dslaunch.node.redact import Redactor
 from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
 
@@ -35,6 +37,8 @@ class Ranks:
         self.pipes: List[Pipe] = []
         secrets = tuple(environment[name] for name in message["secret"])
         self.redactors: Dict[Tuple[int, int], Redactor] = defaultdict(lambda: Redactor(secrets))
+        self.postmortem = Postmortem()
+        self.cwd = "/"
         self.paused = False
         self.found: Dict[int, int] = {}
         self.ended: Dict[int, bool] = {}
@@ -49,6 +53,7 @@ class Ranks:
 
     def start(self, cwd: str) -> None:
         """Start every process; one that cannot be is reported, and the others too."""
+        self.cwd = cwd
         for spec in self.specs:
             rank = frames.NO_RANK if spec["rank"] is None else spec["rank"]
             try:
@@ -235,8 +240,19 @@ class Ranks:
         self.drain(rank)
         self.release(rank)
         code, number = processes.ending(status) if status is not None else (None, None)
+        bad = bool(code) or number is not None
+        more = {"evidence": self.evidence(rank, number)} if bad else {}
         # what ends after we asked for it is no cause, whatever it looks like and the clocks say
-        self.say("exit", rank, code=code, signal=number, asked=self.agent.deadline is not None)
+        asked = self.agent.deadline is not None
+        self.say("exit", rank, code=code, signal=number, asked=asked, **more)
+
+    def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:
+        """What the node can tell about a rank that failed."""
+        pid = self.found.get(rank) or next((p for p, r in self.rank_of.items() if r == rank), 0)
+        found = self.postmortem.examine(pid, number, [self.cwd, tempfile.gettempdir()])
+        if self.tail is not None and rank != frames.NO_RANK:
+            found["error_file"] = self.tail.error_file(rank)
+        return found
 
     # ------------------------------------------------------------ ending
 

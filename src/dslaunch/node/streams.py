@@ -6,6 +6,8 @@ import glob
 import os
 from typing import Dict, Iterator, List, Optional, Tuple
 
+from dslaunch.node.postmortem import read_error_file
+
 STDOUT, STDERR = 1, 2
 PIECE = 64 * 1024
 
@@ -50,7 +52,18 @@ class Tail:
                 if pattern is not None:
                     name = pattern.format(rank=rank, local_rank=local_rank)
                     self.wanted.append((rank, stream, os.path.join(glob.escape(directory), name)))
+        self.errors: Dict[int, str] = {}
+        pattern = patterns.get("error")
+        if pattern is not None:
+            for local_rank, rank in enumerate(ranks):
+                name = pattern.format(rank=rank, local_rank=local_rank)
+                self.errors[rank] = os.path.join(glob.escape(directory), name)
         self.offsets: Dict[str, int] = {}
+
+    def error_file(self, rank: int) -> Optional[str]:
+        """The text of the rank's error file, if its launcher and script made one."""
+        paths = sorted(glob.glob(self.errors[rank])) if rank in self.errors else []
+        return read_error_file(paths[-1]) if paths else None
 
     def read(self) -> Iterator[Tuple[int, int, bytes]]:
         """What was written since the last call: rank, stream, data."""

@@ -195,8 +195,13 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool) -> list[str]
     if outcome.last_lines and outcome.cause is not None:
         rows.append("  it wrote last:")
         rows += [f"    {without_colour(text)}" for text in outcome.last_lines]
+    if outcome.what:
+        rows.append(f"  reason: {outcome.what}")
     if outcome.hint:
         rows.append(f"  hint: {outcome.hint}")
+    if outcome.victims:
+        more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
+        rows.append(f"  because of it also {outcome.victims[0]}{more}")
     if outcome.stacks:
         rows += [f"  {line}" for line in page(fold(outcome.stacks)).splitlines()]
     if outcome.left:

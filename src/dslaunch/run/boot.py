@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
 
 MODULES = (
-    *("frames", "processes", "keeping", "files", "probe", "streams", "journal", "client"),
+    *("frames", "processes", "keeping", "files", "probe", "postmortem", "streams"),
+    *("journal", "client"),
     *("bridge", "wire", "links", "activity", "stacks", "redact", "ranks", "agent"),
 )
 """In the order in which they import each other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ class Event:
     asked: bool | None = None
     """An exit: it came after we had asked the node's processes to end."""
     text: str | None = None
+    evidence: Mapping[str, Any] | None = None
+    """What the node found out about a rank that failed."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that say something, for JSON."""

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dslaunch.run import endings
+from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
 
 Status = Literal["ok", "failed", "interrupted"]
-FAILURES = ("exit", "unstarted", "lost", "stopping")
+MOST_AWAITED = 4
+Source = tuple[str, int | None]
+"""A host and a rank; no rank: the node's launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +25,13 @@ class Outcome:
     cause: Event | None = None
     """The event that came first; None if nothing failed."""
     message: str = ""
+    what: str | None = None
+    """What that means, in a line, where it is known."""
     hint: str | None = None
     last_lines: tuple[str, ...] = ()
     """What the failing rank wrote last."""
+    victims: tuple[str, ...] = ()
+    """Ranks that failed because of it, and how."""
     unconfirmed: tuple[str, ...] = ()
     """Nodes that did not say that nothing of the run is left there."""
     left: tuple[str, ...] = ()
@@ -53,18 +60,27 @@ def failed(event: Event) -> bool:
     return event.kind in ("unstarted", "lost")
 
 
-def first_cause(events: list[Event]) -> Event | None:
-    """The first failure by time. A rank's own ending says more than its launcher's, which only
-    passes it on, so the launcher's counts only if no rank of any node failed."""
+def first_cause(events: list[Event], why: Mapping[Source, Diagnosis]) -> Event | None:
+    """The first failure by time that is no victim of another; else the first.
+
+    A rank's own ending says more than its launcher's, which only passes it on, so the launcher's
+    counts only if no rank of any node failed. A victim may be seen first: nodes' clocks, however
+    corrected, differ by more than the milliseconds in which a connection breaks.
+    """
     failures = sorted(filter(failed, events), key=lambda e: e.time)
-    own = [e for e in failures if e.rank is not None or e.kind != "exit"]
-    return next(iter(own or failures), None)
+    own = [e for e in failures if e.rank is not None or e.kind != "exit"] or failures
+    culprits = [e for e in own if not (e.kind == "exit" and _why(e, why).victim)]
+    return next(iter(culprits or own), None)
 
 
-def judge(history: History, *, last_lines: dict[tuple[str, int | None], list[str]]) -> Outcome:
+def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcome:
     """Say how the run ended."""
     before = [e for e in history.events if _not_our_doing(e, history.stopped_at)]
-    cause = first_cause(before)
+    why = {
+        (e.host or "", e.rank): diagnose(last_lines.get((e.host or "", e.rank), []), e.evidence)
+        for e in filter(failed, history.events)
+    }
+    cause = first_cause(before, why)
     if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
         by = history.stopped_by
         return Outcome("interrupted", 130, message=f"stopped by {by}" if by else "interrupted")
@@ -72,15 +88,45 @@ def judge(history: History, *, last_lines: dict[tuple[str, int | None], list[str
         return Outcome("failed", 1, message=history.timed_out)
     if cause is None:
         return Outcome("ok", 0, message="all ranks ended well")
-    lines = last_lines.get((cause.host or "", cause.rank), [])
+    found = _why(cause, why)
     return Outcome(
         "failed",
         _code(cause, history.events),
         cause=cause,
-        message=_message(cause),
-        hint=endings.hint(lines),
-        last_lines=tuple(lines[-10:]),
+        message=_message(cause) + _awaited(found, history, why),
+        what=found.what,
+        hint=found.advice,
+        last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
+        victims=tuple(_victim(e, why) for e in before if e is not cause and _is_victim(e)),
     )
+
+
+def _why(event: Event, why: Mapping[Source, Diagnosis]) -> Diagnosis:
+    return why.get((event.host or "", event.rank), Diagnosis())
+
+
+def _is_victim(event: Event) -> bool:
+    return failed(event) and event.kind == "exit" and event.rank is not None
+
+
+def _victim(event: Event, why: Mapping[Source, Diagnosis]) -> str:
+    how = _why(event, why).what or endings.describe(event.code, event.signal)
+    return f"rank {event.rank} on {event.host}: {how}"
+
+
+def _awaited(found: Diagnosis, history: History, why: Mapping[Source, Diagnosis]) -> str:
+    """Whom a rank waited for in vain: those that had not ended by then and did not wait too."""
+    if not found.waited:
+        return ""
+    gone = {(e.host, e.rank) for e in history.events if e.kind == "exit" and not e.asked}
+    gone |= {source for source, told in why.items() if told.victim}
+    here = {(e.host, e.rank) for e in history.events if e.kind == "started" and e.rank is not None}
+    names = [
+        f"rank {rank} on {host}" for host, rank in sorted(here - gone, key=lambda s: s[1] or 0)
+    ]
+    if not names or len(names) > MOST_AWAITED:
+        return ""
+    return f", after waiting in vain, likely for {', '.join(names)}"
 
 
 def _not_our_doing(event: Event, stopped_at: float | None) -> bool:

@@ -9,12 +9,11 @@ from typing import Any, Literal, Protocol
 from dslaunch.node.frames import NO_RANK, Message, Output
 from dslaunch.run.events import Event, Kind, Line
 from dslaunch.run.lines import Lines, printable
-from dslaunch.run.outcome import History, Outcome, judge
+from dslaunch.run.outcome import History, Outcome, Source, judge
 from dslaunch.run.record import Record
 
 KEPT_LINES = 40
-Source = tuple[str, int | None]
-"""A host and a rank; no rank: the node's launcher."""
+KNOWN_FIELDS = ("code", "signal", "pid", "asked", "evidence")
 
 
 class Screen(Protocol):
@@ -84,7 +83,7 @@ class Watch:
 def read_event(host: str, message: Message, offset: float) -> Event:
     """What an agent says, by our clock; its own is `offset` seconds ahead."""
     rank = None if message.get("rank", NO_RANK) == NO_RANK else message["rank"]
-    known: dict[str, Any] = {name: message.get(name) for name in ("code", "signal", "pid", "asked")}
+    known: dict[str, Any] = {name: message.get(name) for name in KNOWN_FIELDS}
     kind: Kind = "ended" if message["event"] == "done" else message["event"]
     text = message.get("error") or message.get("by")
     return Event(message["time"] - offset, kind, host, rank, **known, text=text)

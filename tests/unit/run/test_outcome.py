@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dslaunch.run.endings import describe, exit_code, hint
+from dslaunch.run.endings import describe, exit_code
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, judge
 
@@ -105,18 +105,37 @@ def test_endings_in_words(code: int | None, number: int | None, words: str, shel
     assert (describe(code, number), exit_code(code, number)) == (words, shell)
 
 
-@pytest.mark.parametrize(
-    ("line", "part"),
-    [
-        ("RuntimeError: [Errno 98] Address already in use", "another program took the port"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried", "micro batch"),
-        ("OSError: [Errno 28] No space left on device", "free space"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'd.txt'", "d.txt is not there"),
-    ],
+# ---------------------------------------------------------------- victims
+
+CLOSED = (
+    "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:30868."
 )
-def test_known_endings_come_with_advice(line: str, part: str) -> None:
-    assert part in (hint(["noise", line, "more noise"]) or "")
+WAITED = "RuntimeError: [/gloo/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation"
 
 
-def test_unknown_endings_come_without_advice() -> None:
-    assert hint(["something else"]) is None
+def test_a_victim_that_was_seen_first_is_not_the_cause() -> None:
+    history = History([exits(4.0, 0, 1), exits(4.2, 1, None, 9)], 4.2)
+    outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
+    assert outcome.cause is not None
+    assert outcome.cause.rank == 1
+    assert outcome.victims == ("rank 0 on n1: gloo lost its connection to another rank",)
+
+
+def test_among_victims_alone_the_first_is_named() -> None:
+    history = History([exits(4.0, 0, 1), exits(4.2, 1, 1)], 4.2)
+    outcome = judge(history, last_lines={("n1", 0): [CLOSED], ("n1", 1): [CLOSED]})
+    assert outcome.cause is not None
+    assert outcome.cause.rank == 0
+
+
+def test_whom_a_rank_waited_for_in_vain_is_named() -> None:
+    started = [Event(1, "started", "n1", rank) for rank in range(3)]
+    history = History([*started, exits(9, 0, 1), exits(9.1, 2, 1, asked=True)], 9)
+    outcome = judge(history, last_lines={("n1", 0): [WAITED], ("n1", 2): [WAITED]})
+    assert outcome.message.endswith("after waiting in vain, likely for rank 1 on n1")
+
+
+def test_a_lost_node_is_the_cause_of_its_victims() -> None:
+    history = History([exits(4.0, 0, 1), Event(30, "lost", "n2", text="silence")], 30)
+    outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
+    assert outcome.message == "n2 was lost: silence"

@@ -1,0 +1,98 @@
+"""What a node can tell about the death of a process: memory and space. Never raises."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+FULL = 1 << 20
+"""Free bytes below which a file system counts as full."""
+MOST_OF_ERROR_FILE = 64 * 1024
+
+
+class Postmortem:
+    """Compares what is after a death with what was before the start."""
+
+    def __init__(self) -> None:
+        self._killed = oom_kills()
+
+    def examine(self, pid: int, number: Optional[int], paths: List[str]) -> Dict[str, Any]:
+        """What speaks for a reason: the OOM killer, and which of `paths` are full."""
+        found: Dict[str, Any] = {"signal": number, "shm_free": free("/dev/shm")}
+        if number == 9:
+            now = oom_kills()
+            line = kernel_said(pid)
+            if line:
+                found["oom"] = line
+            elif now is not None and self._killed is not None and now > self._killed:
+                found["oom"] = f"its cgroup's oom_kill count went from {self._killed} to {now}"
+        full = [path for path in paths if (free(path) or FULL) < FULL]
+        if full:
+            found["full"] = full
+        return found
+
+
+def oom_kills() -> Optional[int]:
+    """How many processes of our memory cgroup the kernel has killed (memory.events of cgroup v2,
+    memory.oom_control of v1); None where that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _read("/proc/self/cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            for name in _counters(controllers, path):
+                text = _read(name)
+                found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+                if found:
+                    return int(found[1])
+    return None
+
+
+def _counters(controllers: str, path: str) -> List[str]:
+    if not controllers:
+        return [f"/sys/fs/cgroup{path}/memory.events"]
+    if "memory" in controllers.split(","):
+        above = "/sys/fs/cgroup/memory"
+        return [f"{above}{path}/memory.oom_control", f"{above}/memory.oom_control"]
+    return []
+
+
+def kernel_said(pid: int) -> Optional[str]:
+    """The kernel's own line about killing this process, where its log may be read."""
+    said = None
+    with contextlib.suppress(OSError):
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            while True:
+                record = os.read(fd, 8192).decode(errors="replace")
+                if f"Killed process {pid} " in record:
+                    said = record.partition(";")[2].split("\n")[0][:200]
+        finally:
+            os.close(fd)
+    return said
+
+
+def free(path: str) -> Optional[int]:
+    """Free bytes for this user where `path` is; None if it is not there."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
+
+
+def read_error_file(path: str) -> Optional[str]:
+    """The text of torch's error file, if there is one."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_OF_ERROR_FILE)
+    except OSError:
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

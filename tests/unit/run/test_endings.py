@@ -1,0 +1,75 @@
+"""What is said of trainings that failed, by what they wrote and what their node found out."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.run.endings import diagnose, error_message, last_exception
+from dslaunch.run.known_endings import KNOWN
+
+RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
+CAUSES = [(each["line"], each["what"], each["advice"]) for each in RECORDED["cause"]]
+
+
+@pytest.mark.parametrize("line", RECORDED["victims"])
+def test_a_rank_that_lost_another_is_a_victim(line: str) -> None:
+    assert diagnose(["noise", line, "more noise"]).victim
+
+
+@pytest.mark.parametrize(("line", "what", "advice"), CAUSES, ids=[c[0][:40] for c in CAUSES])
+def test_a_known_ending_says_what_it_is_and_what_to_do(line: str, what: str, advice: str) -> None:
+    found = diagnose(["noise", line, "more noise"])
+    assert not found.victim
+    assert what in (found.what or "")
+    assert advice in (found.advice or "")
+
+
+def test_every_known_ending_is_in_these_tests() -> None:
+    lines = [*RECORDED["victims"], *RECORDED["others"], *(line for line, _, _ in CAUSES)]
+    missing = [k.pattern.pattern for k in KNOWN if not any(k.pattern.search(e) for e in lines)]
+    assert missing == []
+
+
+def test_an_exception_that_is_not_known_is_told_as_it_is() -> None:
+    lines = ["[rank1]: Traceback (most recent call last):", "[rank1]: ValueError: bad batch", "bye"]
+    assert diagnose(lines).what == "ValueError: bad batch"
+
+
+def test_the_last_exception_decides_not_the_one_it_came_from() -> None:
+    lines = ["KeyError: 'a'", "During handling of the above exception", "my.mod.OtherError: no"]
+    assert last_exception(lines) == "my.mod.OtherError: no"
+
+
+def test_words_that_only_look_like_an_exception_are_none() -> None:
+    assert last_exception(["Error rate: 5 %", "epoch 3 ValueError"]) is None
+
+
+def test_the_nodes_evidence_comes_before_what_was_written() -> None:
+    oom = {"oom": "its cgroup's oom_kill count went from 0 to 1", "signal": 9}
+    assert "want of memory" in (diagnose(["ValueError: x"], oom).what or "")
+    assert diagnose([], {"full": ["/tmp"]}).what == "no space is left in /tmp"
+    assert diagnose([], {"signal": 7, "shm_free": 0}).what == "/dev/shm is full"
+    assert diagnose([], {"signal": 11, "shm_free": 0}).what is None
+
+
+def test_torchs_error_file_gives_the_exception() -> None:
+    text = json.dumps({"message": {"message": "ValueError: bad batch", "extraInfo": {}}})
+    assert diagnose([], {"error_file": text}).what == "ValueError: bad batch"
+    assert error_message(json.dumps({"message": "Signal 9"})) == "Signal 9"
+
+
+@given(st.text() | st.sampled_from(['{"message": {}}', '{"message": 3}', "[]", "null", '{"mes']))
+def test_a_broken_error_file_is_none(text: str) -> None:
+    assert error_message(text) is None
+
+
+@given(st.lists(st.text()))
+def test_any_output_can_be_diagnosed(lines: list[str]) -> None:
+    found = diagnose(lines)
+    assert found.advice is None or found.what
