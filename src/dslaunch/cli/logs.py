@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,26 +42,16 @@ def logs(
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """
+    from dslaunch.run.follow import replay
     from dslaunch.run.watch import Watch
 
     screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
     watch = Watch(screen)
     if found.local is not None and not found.local.about["detached"]:
-        from_record(found.local.directory, watch, follow)
+        replay(found.local.directory, watch, follow=follow)
     else:
         from_nodes(found, watch, follow)
-
-
-def from_record(directory: Path, watch: Watch, follow: bool) -> None:
-    """Print what this machine has recorded."""
-    from dslaunch.node.frames import NO_RANK, Output
-    from dslaunch.run.record import is_held, read_output
-
-    pieces = read_output(directory, follow=lambda: follow and is_held(directory))
-    for host, rank, stream, when, data in pieces:
-        watch.output(host, Output(NO_RANK if rank is None else rank, stream, when, data), 0.0)
-    watch.flush_all()
 
 
 def from_nodes(found: lookup.Found, watch: Watch, follow: bool) -> None:

@@ -68,6 +68,9 @@ def run(
     reconnect: Annotated[
         float, typer.Option(min=0, help="Seconds in which a lost connection may come back.")
     ] = 20.0,
+    silence: Annotated[
+        float, typer.Option(min=1, help="Seconds without a sign after which it counts as lost.")
+    ] = 15.0,
 ) -> None:
     """Start a training on every node, stream it, end cleanly.
 
@@ -88,7 +91,7 @@ def run(
     from dslaunch.run.launch import Request
     from dslaunch.run.supervisor import Patience
 
-    patience = Patience(grace, exit_timeout, reconnect=reconnect, hang_timeout=hang_timeout)
+    patience = Patience(grace, exit_timeout, silence, reconnect, hang_timeout)
     request = Request(
         *(asked.cluster, allocation, asked.job, Path.cwd(), os.environ, not no_sync, patience),
         detached=detach,

@@ -96,7 +96,7 @@ class Agent:
     def patience(self) -> float:
         """Seconds to wait for something to happen before looking ourselves."""
         if self.ranks is None or self.done:
-            return BEAT / 5
+            return min(BEAT, self.times["silence"]) / 5
         return TICK if self.deadline is not None else self.ranks.patience()
 
     def prepare(self, first: socket.socket) -> None:
@@ -122,7 +122,7 @@ class Agent:
     def tick(self) -> None:
         """What is done whether or not something happened."""
         now = time.monotonic()
-        if now - self.beaten >= BEAT:
+        if now - self.beaten >= min(BEAT, self.times["silence"] / 3):
             self.beaten = now
             self.beat()
         if self.holder is not None and now - self.holder.heard > self.times["silence"]:

@@ -36,6 +36,7 @@ class Links:
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
         self.hang_timeout: Optional[float] = link["hang_timeout"]
+        self.beat = min(BEAT, agent.times["silence"] / 3)
         self.patience: float = agent.times["silence"] + agent.times["reconnect"]
         self.agent = agent
         self.beaten = 0.0
@@ -147,7 +148,7 @@ class Coordinator(Links):
                 self.stop(f"{host} was lost: nothing was heard of it for {now - heard:.0f} s")
         if self.good_since is not None and now - self.good_since > self.exit_timeout:
             self.stop(f"still there {self.exit_timeout:g} s after others had ended well")
-        if now - self.beaten > BEAT:
+        if now - self.beaten > self.beat:
             self.beaten = now
             self.idle[self.agent.host] = self.agent.idle
             self.say({"beat": True})
@@ -234,7 +235,7 @@ class Member(Links):
             self.agent.end(
                 self.grace, f"the first node was lost: silent for {now - self.heard:.0f} s"
             )
-        if now - self.beaten > BEAT and self.wire is not None:
+        if now - self.beaten > self.beat and self.wire is not None:
             self.beaten = now
             self.flush({"idle": self.agent.idle})
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty
 
 from dslaunch.errors import DslaunchError, NodeError
 from dslaunch.node import frames
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import Reached
+from dslaunch.run.record import is_held, read_output
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
@@ -82,6 +84,15 @@ def read_kept(reached: Reached, run: str, watch: Watch) -> None:
                     watch.output(host, frame, session.offset)
                 elif isinstance(frame, dict):
                     watch.happened(read_event(host, frame, session.offset))
+
+
+def replay(directory: Path, watch: Watch, *, follow: bool) -> None:
+    """Show what this machine has recorded; with `follow` for as long as the launcher lives."""
+    pieces = read_output(directory, follow=lambda: follow and is_held(directory))
+    for host, rank, stream, when, data in pieces:
+        number = frames.NO_RANK if rank is None else rank
+        watch.output(host, frames.Output(number, stream, when, data), 0.0)
+    watch.flush_all()
 
 
 def nothing_reached(reached: Reached, run: str) -> DslaunchError:

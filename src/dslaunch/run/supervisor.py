@@ -80,7 +80,7 @@ class Supervisor:
         )
 
     def _ping(self, over: threading.Event) -> None:
-        while not over.wait(PING):
+        while not over.wait(min(PING, self.patience.silence / 3)):
             for session in list(self.running.values()):
                 session.ping()
 

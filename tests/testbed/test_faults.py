@@ -1,0 +1,237 @@
+"""The fault table: every fault at every moment, on the virtual cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.faulttable import CASES, CONNECT, ENDING, MIDDLE, NONE, START, Case
+from tests.testbed.test_runs import Project, project
+from tests.testbed.vcluster.api import Running
+
+__all__ = ["project"]
+JOB = """\
+import os, signal, sys, time
+def bye(*_):
+    print("ending", flush=True)
+    time.sleep(2)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, bye)
+print("up", flush=True)
+time.sleep(1)
+for i in range(int(sys.argv[1])):
+    print("line", i, flush=True)
+    time.sleep(0.05)
+"""
+OPTIONS = ("--grace", "3", "--silence", "3", "--reconnect", "4")
+RECORD = "DSLAUNCH_FAULTS"
+"""Names a file to which each case adds a line of JSON."""
+
+
+@dataclass
+class Watched:
+    """A launcher whose output is read as it comes."""
+
+    running: Running
+    lines: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        streams = (("out", self.running.stdout), ("err", self.running.stderr))
+        self.readers = [threading.Thread(target=self._read, args=pair) for pair in streams]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self, name: str, stream: Iterator[str]) -> None:
+        for line in stream:
+            self.lines.append((time.monotonic(), name, line.rstrip("\n")))
+
+    def seen(self, pattern: str, stream: str, since: float = 0) -> tuple[float, str] | None:
+        """When a line came that matches, and the line."""
+        for when, name, line in list(self.lines):
+            if name == stream and when >= since and re.search(pattern, line):
+                return when, line
+        return None
+
+    def wait_for(self, pattern: str, stream: str = "out", times: int = 1) -> None:
+        """Wait until as many lines match."""
+        deadline = time.monotonic() + 40
+        while sum(n == stream and bool(re.search(pattern, t)) for _, n, t in self.lines) < times:
+            assert time.monotonic() < deadline, self.text()
+            assert self.running.popen.poll() is None, self.text()
+            threading.Event().wait(0.02)
+
+    def end(self, timeout: float) -> int:
+        """Wait for its end; the exit code as a shell tells it."""
+        code = self.running.wait(timeout)
+        for reader in self.readers:
+            reader.join(10)
+        return code
+
+    def text(self) -> str:
+        return "\n".join(line for _, _, line in self.lines)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def rank_pids(project: Project) -> list[str]:
+    """The processes of node2's ranks, in rank order."""
+    found = [p for p in project.cluster.processes("node2") if "RANK" in p.environ]
+    return [str(p.pid) for p in sorted(found, key=lambda p: int(p.environ["RANK"]))]
+
+
+def on_node2(project: Project, script: str) -> None:
+    project.cluster.run("node2", ["sh", "-c", script], user="root", check=True)
+
+
+def break_it(project: Project, fault: str, launcher: Running | None) -> None:
+    """Inject the fault."""
+    cluster = project.cluster
+    simple: dict[str, Callable[[], None]] = {
+        "node powered off": lambda: cluster.crash("node2"),
+        "network cut, silent": lambda: cluster.fault("node2", "cut", "drop"),
+        "network cut, link down": lambda: cluster.fault("node2", "cut"),
+        "network reset": lambda: cluster.fault("node2", "block", "1-65535", "reject"),
+        "20 % of packets lost": lambda: cluster.fault("node2", "loss", 20),
+        "300 ms delay": lambda: cluster.fault("node2", "delay", 300),
+        "sshd stopped": lambda: cluster.fault("node2", "sshd-down"),
+        "sshd hung": lambda: cluster.fault("node2", "sshd-hang"),
+        "node's disk full": lambda: cluster.fault("node2", "disk-full", "/"),
+        "/dev/shm full": lambda: cluster.fault("node2", "disk-full", "/dev/shm"),
+        "launcher's disk full": lambda: cluster.fault("control", "disk-full", "/"),
+        "clock an hour ahead": lambda: cluster.fault("node2", "skew", "+3600"),
+        "own name is 127.0.1.1": lambda: on_node2(
+            project, "cp /etc/hosts /etc/hosts.was; sed 's/^.* node2.*$/127.0.1.1 node2/' "
+            "/etc/hosts.was > /etc/hosts"
+        ),
+        "connection dropped and back": lambda: on_node2(
+            project, "kill -KILL $(pgrep -f '[s]shd: root@notty')"
+        ),
+        "rank killed": lambda: on_node2(project, f"kill -KILL {rank_pids(project)[0]}"),
+        "rank crashed": lambda: on_node2(project, f"kill -SEGV {rank_pids(project)[0]}"),
+        "ranks stopped": lambda: stop_all_ranks(project),
+        "agent killed": lambda: on_node2(
+            project, "kill -KILL $(pgrep -P $(pgrep -P $(pgrep -o -f '[s]ys.stdin.buffer')))"
+        ),
+    }  # fmt: skip
+    if fault in simple:
+        simple[fault]()
+        return
+    assert launcher is not None
+    number = {"launcher killed": signal.SIGKILL, "launcher stopped": signal.SIGSTOP}[fault]
+    launcher.send_signal(number)
+
+
+def stop_all_ranks(project: Project) -> None:
+    for node in project.cluster.names:
+        pids = [str(p.pid) for p in project.cluster.processes(node) if "RANK" in p.environ]
+        project.cluster.run(node, ["kill", "-STOP", *pids], user="root", check=True)
+
+
+def mend(project: Project, fault: str, launcher: Running) -> None:
+    """Undo what `heal` does not know of."""
+    if fault == "own name is 127.0.1.1":
+        on_node2(project, "cat /etc/hosts.was > /etc/hosts")
+    if fault == "launcher stopped":
+        wait_until_alone(project)
+        launcher.send_signal(signal.SIGCONT)
+
+
+def wait_until_alone(project: Project) -> None:
+    """Wait until no rank is left: the nodes have noticed that their launcher does nothing."""
+    deadline = time.monotonic() + 30
+    nodes = project.cluster.names
+    while any("RANK" in p.environ for node in nodes for p in project.cluster.processes(node)):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.3)
+
+
+# ---------------------------------------------------------------- the test
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_fault_is_noticed_told_and_leaves_nothing(project: Project, case: Case) -> None:
+    project.write("job.py", JOB)
+    project.describe(ssh="{connect_timeout: 4}")
+    options = [*OPTIONS, *(("--hang-timeout", "4") if case.fault == "ranks stopped" else ())]
+    long = case.code != 0
+    if case.phase == CONNECT:
+        break_it(project, case.fault, None)
+    began = time.monotonic()
+    with project.start(*options, "c.yaml", "job.py", "2000" if long else "100") as running:
+        watched = Watched(running)
+        if case.phase != CONNECT:
+            reach(watched, case.phase)
+            began = time.monotonic()
+            break_it(project, case.fault, running)
+        if case.fault == "launcher stopped":
+            mend(project, case.fault, running)
+        code = watched.end(90)
+    over = time.monotonic() - began
+    if case.fault != "launcher stopped":
+        mend(project, case.fault, running)
+    noticed = check(case, watched, code, began)
+    project.cluster.heal()
+    check_logs(project, watched)
+    assert project.cluster.leftovers(within=20) == {}
+    write_row(case, code, noticed, over)
+
+
+def reach(watched: Watched, phase: str) -> None:
+    """Wait until the run is there."""
+    if phase == START:
+        watched.wait_for("up", times=3)
+    else:
+        watched.wait_for("line 5$", times=8)
+    if phase == ENDING:
+        watched.running.send_signal(signal.SIGINT)
+        watched.wait_for("ending", times=1)
+    assert phase in (START, MIDDLE, ENDING)
+
+
+def check(case: Case, watched: Watched, code: int, began: float) -> tuple[float, str] | None:
+    """The right code and words in time; gives when they came, after the fault, and the line."""
+    assert code == case.code, watched.text()
+    if case.words == NONE:
+        return None
+    found = watched.seen(case.words, "err", began)
+    assert found is not None, watched.text()
+    assert found[0] - began < case.bound
+    return found[0] - began, found[1]
+
+
+def check_logs(project: Project, watched: Watched) -> None:
+    """Every rank's log is a whole beginning of what it wrote."""
+    found = watched.seen(r"  run +/", "err")
+    if found is None:
+        return
+    logs = f"{found[1].split()[-1]}/logs"
+    for rank in range(8):
+        path = f"{logs}/node{rank // 2 + 1}.{rank}.log"
+        text = project.cluster.run("control", ["cat", path], user="root").stdout
+        numbers = [int(n) for n in re.findall(r"^line (\d+)$", text, re.MULTILINE)]
+        assert numbers == list(range(len(numbers)))
+
+
+def write_row(case: Case, code: int, noticed: tuple[float, str] | None, over: float) -> None:
+    """Record what was measured, for the page."""
+    if RECORD in os.environ:
+        row = {
+            "fault": case.fault,
+            "phase": case.phase,
+            "code": code,
+            "noticed": None if noticed is None else round(noticed[0], 1),
+            "over": round(over, 1),
+            "said": "" if noticed is None else noticed[1].strip().removeprefix("dslaunch: "),
+        }
+        with Path(os.environ[RECORD]).open("a") as file:
+            file.write(json.dumps(row) + "\n")
