@@ -20,17 +20,19 @@ from tests.testbed.vcluster.api import Running
 
 __all__ = ["project"]
 JOB = """\
-import os, signal, sys, time
+import os, select, signal, sys
+def sleep(seconds):  # not time.sleep, which the library that fakes the clock breaks
+    select.select([], [], [], seconds)
 def bye(*_):
     print("ending", flush=True)
-    time.sleep(2)
+    sleep(2)
     sys.exit(0)
 signal.signal(signal.SIGTERM, bye)
 print("up", flush=True)
-time.sleep(1)
+sleep(1)
 for i in range(int(sys.argv[1])):
     print("line", i, flush=True)
-    time.sleep(0.05)
+    sleep(0.05)
 """
 OPTIONS = ("--grace", "3", "--silence", "3", "--reconnect", "4")
 RECORD = "DSLAUNCH_FAULTS"
@@ -143,6 +145,7 @@ def mend(project: Project, fault: str, launcher: Running) -> None:
         on_node2(project, "cat /etc/hosts.was > /etc/hosts")
     if fault == "launcher stopped":
         wait_until_alone(project)
+        launcher.popen.send_signal(signal.SIGCONT)  # nsenter(1) stops with its child
         launcher.send_signal(signal.SIGCONT)
 
 

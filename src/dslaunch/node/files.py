@@ -7,7 +7,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from typing import IO, List, Optional, Tuple
+from typing import IO, Any, List, Optional, Tuple
 
 from dslaunch.node import keeping
 
@@ -92,18 +92,21 @@ def read_piece(path: str, position: int, most: int) -> Tuple[bytes, int]:
         return file.read(most), size
 
 
+MOST_IN_MEMORY = 32 << 20
+
+
 class Archive:
-    """A tar archive that comes in pieces, kept in an unnamed temporary file."""
+    """A tar archive that comes in pieces, kept in memory, a large one in an unnamed file."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.error: Optional[OSError] = None
-        self.file: Optional[IO[bytes]] = None
+        self.file: Any = None
 
     def add(self, data: bytes) -> None:
         """Add a piece; what goes wrong is told by `unpack`."""
         try:
-            self.file = self.file or tempfile.TemporaryFile()  # noqa: SIM115 - over many pieces
+            self.file = self.file or tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - over many pieces
             self.file.write(data)
         except OSError as error:
             self.error = error
