@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -53,8 +54,9 @@ class Watched:
             reader.start()
 
     def _read(self, name: str, stream: Iterator[str]) -> None:
-        for line in stream:
-            self.lines.append((time.monotonic(), name, line.rstrip("\n")))
+        with contextlib.suppress(ValueError):  # closed because the program never ended
+            for line in stream:
+                self.lines.append((time.monotonic(), name, line.rstrip("\n")))
 
     def seen(self, pattern: str, stream: str, since: float = 0) -> tuple[float, str] | None:
         """When a line came that matches, and the line."""

@@ -1,8 +1,9 @@
 """What the ranks are doing: the stacks of all threads of all their Python processes.
 
-py-spy shows them where it is installed and may attach. Elsewhere Python's own faulthandler does:
-it is armed in every Python process of a run before the training's first line, by a
-`sitecustomize` module in front of PYTHONPATH, and writes when it gets a signal.
+py-spy reads them where it is installed and may, without stopping anything. Elsewhere Python's
+own faulthandler writes them: it is armed in every Python process of a run before the training's
+first line, by a `sitecustomize` module in front of PYTHONPATH, and writes when it gets a signal,
+into memory that only this process and we can open. What /proc tells is there in any case.
 """
 
 from __future__ import annotations
@@ -12,170 +13,455 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import threading
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from dslaunch.node import processes
 
-SIGNAL = signal.SIGRTMIN + 11
-"""A realtime signal: trainings use SIGUSR1 and SIGUSR2 (SLURM's warnings, torch's own)."""
-DIRECTORY = "DSLAUNCH_STACKS"
-SETTLE = 0.05
+SIGNAL = 52
+"""SIGRTMAX-12, by its number, since C libraries differ in where SIGRTMIN is.
+
+The usual ones are taken: SIGUSR1 and SIGUSR2 by SLURM's warnings, NCCL (NVIDIA/nccl issue 704)
+and submitit, SIGALRM and SIGHUP by UCX; SIGRTMIN by .NET, both ends of the realtime signals by
+other runtimes, profilers and Valgrind. None is known to use the middle.
+"""
+PLACE = "python"
+"""The directory, in the run's own, that PYTHONPATH is given."""
+NOTE = "dslaunch-stacks"
+ANSWER = 1.0
+"""Seconds in which a process that has had the signal must begin to write."""
+LOOK = 0.01
+GONE = "it has ended"
+MOST_FRAMES = 100
+"""Of one thread; faulthandler has the same limit."""
 Process = Dict[str, Any]
 _SITECUSTOMIZE = '''\
-"""Arms Python's faulthandler for dslaunch; then the sitecustomize that it stands in front of."""
+"""Lets dslaunch ask this process for its stacks, and makes way for the sitecustomize behind it."""
+
+import os
+import sys
+
+
+def _note():
+    # memory, not a file: nothing to clean up, no disk that may be full; named, so that it can be
+    # told that this descriptor is still ours; 8: MFD_NOEXEC_SEAL, unknown before Linux 6.3
+    name = "{note}:%d" % os.getpid()
+    try:
+        made = os.memfd_create(name, os.MFD_CLOEXEC | 8)
+    except OSError:
+        made = os.memfd_create(name)
+    try:
+        os.fchmod(made, 0o600)
+        # a second descriptor, since it must append: we empty it between two answers
+        return os.open("/proc/self/fd/%d" % made, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    finally:
+        os.close(made)
 
 
 def _arm():
-    import faulthandler, os, sys
+    import faulthandler
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [path for path in sys.path if path != here]
+    own = []
 
     def register():
+        fd = _note()
+        faulthandler.register({signal}, file=fd, all_threads=True, chain=False)
+        own[:] = [fd, os.fstat(fd)]
+
+    def after_fork():
         try:
-            path = os.path.join(os.environ["{directory}"], str(os.getpid()))
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            faulthandler.register({signal}, file=fd, all_threads=True, chain=False)
+            parents = list(own)
+            register()
+            if os.path.samestat(os.fstat(parents[0]), parents[1]):
+                os.close(parents[0])
         except Exception:
             pass
 
-    register()
-    os.register_at_fork(after_in_child=register)
+    if hasattr(os, "memfd_create"):
+        import _signal
 
-
-def _go_on():
-    import importlib.machinery, importlib.util, sys
-
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        # what faulthandler puts back while the interpreter leaves: a late signal does no harm
+        _signal.signal({signal}, _signal.SIG_IGN)
+        register()
+        os.register_at_fork(after_in_child=after_fork)
+    chosen = "PYTHONFAULTHANDLER" in os.environ or "faulthandler" in sys._xoptions
+    if not chosen and not faulthandler.is_enabled():
+        faulthandler.enable()
 
 
 try:
     _arm()
 except Exception:
     pass
-_go_on()
+sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]
+sys.path_importer_cache.pop(os.path.dirname(__file__), None)
+# from here on as if we had not been there: without another one, this raises what `site` expects
+del sys.modules[__name__]
+import sitecustomize
 '''
-_THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent")
+_THREAD = re.compile(r"^(?:Current thread|Thread|Stack) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_PYTHON = re.compile(r"python|pypy")
+_SYSCALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select",
+        35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
+        72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 217: "getdents64",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
+        262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+        332: "statx",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 61: "getdents64",
+        63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
+        82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
+        202: "accept", 203: "connect", 207: "recvfrom", 212: "recvmsg", 242: "accept4",
+        260: "wait4", 291: "statx",
+    },
+}  # fmt: skip
+"""The system calls that a process waits in, by the kernel's numbers."""
+_WITH_FILE = {
+    *("read", "write", "ioctl", "pread64", "connect", "accept", "accept4", "recvfrom", "recvmsg"),
+    *("fcntl", "flock", "fsync", "getdents64"),
+}
+"""Those whose first argument is the file descriptor that is waited for."""
+_turn = threading.Lock()
+_spies = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+
+class _NoStacksError(Exception):
+    """Why a process's stacks cannot be had in one way."""
+
+
+# ------------------------------------------------------------ before the ranks start
 
 
 def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
-    """Variables that arm every Python process below; `directory` is the run's own. Never fails."""
-    place, out = os.path.join(directory, "arm"), os.path.join(directory, "stacks")
+    """Variables that arm every Python process below; `directory` is the run's own. Never fails.
+
+    A Python that is told to ignore its environment (`-E`, `-I`) or `site` (`-S`) is not armed.
+    """
+    place = os.path.join(directory, PLACE)
     try:
-        os.mkdir(place, 0o700)
-        os.mkdir(out, 0o700)
-        with open(os.path.join(place, "sitecustomize.py"), "w") as file:
-            file.write(_SITECUSTOMIZE.format(directory=DIRECTORY, signal=int(SIGNAL)))
+        os.makedirs(place, 0o700, exist_ok=True)
+        with open(os.path.join(place, "sitecustomize.py"), "w", encoding="ascii") as file:
+            file.write(_SITECUSTOMIZE.replace("{note}", NOTE).replace("{signal}", str(SIGNAL)))
     except OSError:
         return {}
     before = environment.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{place}:{before}" if before else place, DIRECTORY: out}
+    # an empty part would stand for the working directory; a colon cannot be written in one
+    return {} if ":" in place else {"PYTHONPATH": f"{place}:{before}" if before else place}
+
+
+# ------------------------------------------------------------ when somebody asks
 
 
 def collect(pids: Dict[int, int], directory: str, timeout: float) -> Dict[str, List[Process]]:
-    """The processes of every rank with their stacks, within `timeout` seconds. Never raises."""
-    found: Dict[str, List[Process]] = {
-        str(rank): [{"pid": each} for each in sorted({pid, *processes.descendants(pid)})]
-        for rank, pid in sorted(pids.items())
+    """The processes of every rank, its own first, within `timeout` seconds. Never raises.
+
+    `pids` is rank -> process; nothing is read from or left in `directory`. Of each process:
+    `pid`, `command` in short, `state` (a letter of /proc/PID/stat), `wchan`, `syscall`, `on` (the
+    file that it waits for), `stack` (the kernel's; for root only), of which what cannot be read
+    is "", `tool` ("py-spy", "faulthandler" or "proc"), `threads` with `name`, `main` and `frames`
+    (`file`, `line`, `function`, the innermost first), and where these are missing `error`.
+    """
+    deadline = time.monotonic() + timeout
+    families = _families(pids)
+    told: Dict[int, Process] = {}
+    if _turn.acquire(timeout=timeout / 2):
+        try:
+            _look_at_all([pid for family in families.values() for pid in family], told, deadline)
+        finally:
+            _turn.release()
+    silent = {"state": "", "tool": "", "threads": [], "error": f"no answer in {timeout:g} s"}
+    found = {r: [told.get(p, {"pid": p, **silent}) for p in f] for r, f in families.items()}
+    return {
+        str(rank): [each for each in every if each["pid"] == pids[rank] or not _gone(each)]
+        for rank, every in found.items()
     }
-    threads = [
-        threading.Thread(target=_look, args=(entry, directory, timeout))
-        for entries in found.values()
-        for entry in entries
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout + 1)
+
+
+def _gone(process: Process) -> bool:
+    return bool(process.get("error") == GONE)
+
+
+def _families(pids: Dict[int, int]) -> Dict[int, List[int]]:
+    """The processes of each rank: its own, then those below it that are no other rank's."""
+    children: Dict[int, List[int]] = {}
+    for pid in sorted(processes.pids()):
+        fields = processes.stat(pid)
+        if fields and fields[0] not in "ZX":
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = {rank: [pid] for rank, pid in sorted(pids.items())}
+    for family in found.values():
+        for pid in family:
+            family += [child for child in children.get(pid, ()) if child not in pids.values()]
     return found
 
 
-def _look(entry: Process, directory: str, timeout: float) -> None:
-    pid = entry["pid"]
-    entry.update(_from_proc(pid))
-    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        threads = _by_py_spy(pid, timeout) or _by_faulthandler(pid, directory, timeout)
-        if threads:
-            entry["threads"] = [
-                _from_here(thread, os.readlink(f"/proc/{pid}/cwd")) for thread in threads
-            ]
+def _look_at_all(pids: List[int], told: Dict[int, Process], deadline: float) -> None:
+    """Fill `told`. What hangs, as /proc and files can, is left to its thread."""
+    threads = [
+        threading.Thread(target=_look, args=(pid, told, deadline), daemon=True) for pid in pids
+    ]
+    with contextlib.suppress(RuntimeError):  # no more threads: those that started must do
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(deadline - time.monotonic(), 0))
 
 
-def _from_here(thread: Process, cwd: str) -> Process:
-    """The thread with paths as the process itself would write them: equal on all nodes."""
-    start = f"{cwd}/"
-    frames = [[f[len(start) :] if f.startswith(start) else f, n, w] for f, n, w in thread["frames"]]
-    return {**thread, "frames": frames}
+def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
+    """Tell what /proc knows, then the stacks."""
+    base: Process = {"pid": pid, "state": "", "tool": "proc", "threads": []}
+    try:
+        base.update(_from_proc(pid))
+    except OSError:
+        told[pid] = {**base, "error": GONE}
+        return
+    told[pid] = {**base, "error": "its stacks were not told in time"}
+    python = _PYTHON.match(os.path.basename(_link(f"/proc/{pid}/exe")))
+    if not python and _note_of(pid) is None:
+        told[pid] = {**base, "error": "it is no Python program"}
+        return
+    reasons = []
+    for tool, ask in (("py-spy", _by_py_spy), ("faulthandler", _by_faulthandler)):
+        try:
+            told[pid] = {**base, "tool": tool, "threads": _from_here(pid, ask(pid, deadline))}
+            return
+        except _NoStacksError as error:
+            reasons.append(f"{tool}: {error}")
+        except OSError as error:
+            reasons.append(f"{tool}: {error.strerror or error}")
+    told[pid] = {**base, "error": "; ".join(reasons)}
+
+
+def _from_here(pid: int, threads: List[Process]) -> List[Process]:
+    """The threads with paths as the process itself would write them: equal on all nodes."""
+    start = f"{_link(f'/proc/{pid}/cwd')}/"
+    for thread in threads:
+        for frame in thread["frames"]:
+            if len(start) > 1 and frame["file"].startswith(start):
+                frame["file"] = frame["file"][len(start) :]
+    return threads
+
+
+# ------------------------------------------------------------ what /proc tells
 
 
 def _from_proc(pid: int) -> Process:
-    def read(name: str) -> str:
-        try:
-            with open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as file:
-                return file.read().strip("\0\n")
-        except OSError:
-            return ""
-
-    state = re.search(r"^State:\s+(\S)", read("status"), re.MULTILINE)
+    """What can be known of any process. Raises OSError if it is gone."""
+    state = _status(str(pid))["State"][:1]
+    number, _, arguments = _read(f"/proc/{pid}/syscall").partition(" ")
+    # a running process shows "running", one that is stopped outside of a call "-1"
+    names = _SYSCALLS.get(os.uname().machine, {})
+    call = names.get(int(number), number) if number.isdigit() else ""
+    first = arguments.partition(" ")[0]
+    on = _link(f"/proc/{pid}/fd/{int(first, 16)}") if call in _WITH_FILE else ""
     return {
-        "state": state[1] if state else "",
-        "waits_in": read("wchan").strip("0"),
-        "command": read("cmdline").replace("\0", " ")[:200],
+        "pid": pid,
+        "command": _command(_read(f"/proc/{pid}/cmdline").split("\0")),
+        "state": state,
+        "wchan": _read(f"/proc/{pid}/wchan").strip("0"),
+        "syscall": call,
+        "on": on,
+        "stack": re.findall(r"\] (\w+)\+", _read(f"/proc/{pid}/stack")),
     }
 
 
-def _by_py_spy(pid: int, timeout: float) -> List[Process]:
-    program = shutil.which("py-spy")
+def _command(words: List[str]) -> str:
+    """A command in short: the program, and a Python's script; its arguments may be private."""
+    program = os.path.basename(words[0])
+    if not _PYTHON.match(program):
+        return program
+    options = [word for word in words[1:] if word in ("-c", "-m") or not word.startswith("-")]
+    if not options or options[0] == "-c":
+        return " ".join([program, *options[:1]])
+    return " ".join([program, *map(os.path.basename, options[: 1 + (options[0] == "-m")])])
+
+
+def _read(path: str) -> str:
+    """What a file of /proc holds; nothing if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip("\0\n")
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    """Where a link of /proc points; nothing if it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _status(pid: str) -> Dict[str, str]:
+    """The fields of /proc/PID/status. Raises OSError."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        pairs = (line.partition(":") for line in file)
+        return {name: value.strip() for name, _, value in pairs}
+
+
+# ------------------------------------------------------------ py-spy
+
+
+def _by_py_spy(pid: int, deadline: float) -> List[Process]:
+    """The stacks as py-spy reads them. Raises _NoStacksError, OSError.
+
+    Not stopping the process (`--nonblocking`) is what makes this harmless: were py-spy to be ended
+    while it stops a process that waits in the kernel, that process would stay stopped.
+    """
+    program = _find_py_spy(pid)
     if program is None:
-        return []
+        raise _NoStacksError("not installed")
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=timeout
-    )
-    if done.returncode:
-        return []
-    return [
-        {
-            "name": thread.get("thread_name") or "",
-            "frames": [[f["filename"], f["line"], f["name"]] for f in thread["frames"]],
-        }
-        for thread in json.loads(done.stdout)
+    # half of the time: the other way needs some too
+    limit = (deadline - time.monotonic()) / 2
+    if not _spies.acquire(timeout=max(limit, 0)):
+        raise _NoStacksError("no time")
+    try:
+        out, err = _output(command, limit)
+    finally:
+        _spies.release()
+    try:
+        # not the exit code: the agent collects every child that ends, and may be the first
+        return _main_first([_spied(thread, pid) for thread in json.loads(out)])
+    except (ValueError, LookupError, TypeError):
+        lines = err.decode("utf-8", "replace").splitlines()
+        raise _NoStacksError(lines[0][:200] if lines else "it failed") from None
+
+
+def _find_py_spy(pid: int) -> Optional[str]:
+    """py-spy on our PATH, or else beside the interpreter of that process."""
+    first = _read(f"/proc/{pid}/cmdline").partition("\0")[0]
+    beside = [os.path.dirname(first), os.path.dirname(_link(f"/proc/{pid}/exe"))]
+    # without an absolute directory it would be sought in ours
+    places = [place for place in beside if place.startswith("/")]
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.pathsep.join(places))
+
+
+def _output(command: List[str], limit: float) -> "tuple[bytes, bytes]":
+    """What a command writes within `limit` seconds. Raises _NoStacksError, OSError."""
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    child = subprocess.Popen(command, stdin=null, stdout=pipe, stderr=pipe)
+    try:
+        return child.communicate(timeout=max(limit, 0.1))
+    except subprocess.TimeoutExpired:
+        child.kill()
+        # not `communicate` again: who reads a memory that waits for a disk does not end at once
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(ANSWER)
+        raise _NoStacksError(f"no answer in {limit:.1f} s") from None
+    finally:
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _spied(thread: Any, pid: int) -> Process:
+    frames = [
+        {"file": str(f["filename"]), "line": int(f["line"]), "function": str(f["name"])}
+        for f in thread["frames"][:MOST_FRAMES]
     ]
+    name = str(thread.get("thread_name") or "")
+    return {"name": name, "main": thread.get("os_thread_id") == pid, "frames": frames}
 
 
-def _by_faulthandler(pid: int, directory: str, timeout: float) -> List[Process]:
-    """Have the process write its stacks; it is left alone if it would not survive the signal."""
-    path = os.path.join(directory, "stacks", str(pid))
-    if not _catches(pid) or not os.path.exists(path):
-        return []
-    start = os.path.getsize(path)
-    os.kill(pid, SIGNAL)
-    deadline = time.monotonic() + timeout
-    size = start
-    while time.monotonic() < deadline:
-        time.sleep(SETTLE)
-        now = os.path.getsize(path)
-        if now == size and now > start:
-            break
-        size = now
-    with open(path, encoding="utf-8", errors="replace") as file:
-        file.seek(start)
-        return parse(file.read())
+def _main_first(threads: List[Process]) -> List[Process]:
+    threads = [thread for thread in threads if thread["frames"]]
+    if not threads:
+        raise _NoStacksError("no thread runs Python code")
+    return sorted(threads, key=lambda thread: not thread["main"])
 
 
-def _catches(pid: int) -> bool:
-    """Whether the process has a handler for our signal; without one it would be killed."""
-    with open(f"/proc/{pid}/status") as file:
-        caught: Optional[str] = next((s for s in file if s.startswith("SigCgt:")), None)
-    return caught is not None and bool(int(caught.split()[1], 16) >> (int(SIGNAL) - 1) & 1)
+# ------------------------------------------------------------ faulthandler
+
+
+def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
+    """The stacks as the process itself writes them. Raises _NoStacksError, OSError.
+
+    It gets the signal only if it has a handler for it and still holds what that writes into:
+    else the signal would end it, or what is written would reach a file of its own.
+    """
+    note = _note_of(pid)
+    if note is None:
+        raise _NoStacksError("not armed")
+    if not _has(_status(str(pid))["SigCgt"]):
+        raise _NoStacksError(f"the process has given up the handler of signal {SIGNAL}")
+    deaf = _deaf(pid)
+    listener = _listener(pid, deaf)
+    with open(note, "r+b") as file:
+        file.truncate()
+        # kill(2) prefers the thread that it is given: one that waits for a dead disk cannot answer
+        os.kill(listener, SIGNAL)
+        try:
+            _wait_for_answer(pid, file.fileno(), deaf, deadline)
+            return _main_first(parse(file.read().decode("utf-8", "replace")))
+        finally:
+            file.truncate(0)
+
+
+def _note_of(pid: int) -> Optional[str]:
+    """The descriptor that this very process writes its stacks into; None if it has none."""
+    try:
+        # the number that the process itself knows: the last, if it has a PID namespace
+        own = _status(str(pid))["NSpid"].split()[-1]
+        name = f"/memfd:{NOTE}:{own} (deleted)"
+        paths = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
+        return next((path for path in paths if _link(path) == name), None)
+    except (OSError, LookupError):
+        return None
+
+
+def _has(mask: str) -> bool:
+    """Whether our signal is in a set of signals of /proc/PID/status."""
+    return bool(int(mask, 16) >> (SIGNAL - 1) & 1)
+
+
+def _deaf(pid: int) -> Set[int]:
+    """The threads of a process that do not take our signal now: one that handles it is among them.
+
+    Raises OSError if the process is gone.
+    """
+    found = set()
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        with contextlib.suppress(OSError):
+            status = _status(f"{pid}/task/{tid}")
+            if any(_has(status[mask]) for mask in ("SigBlk", "SigPnd", "ShdPnd")):
+                found.add(tid)
+    return found
+
+
+def _listener(pid: int, deaf: Set[int]) -> int:
+    """A thread that can answer, the main one if possible. Raises _NoStacksError, OSError."""
+    tids = sorted({int(tid) for tid in os.listdir(f"/proc/{pid}/task")} - deaf)
+    states = {tid: (processes.stat(tid) or "X")[0] for tid in tids}
+    able = [tid for tid in tids if states[tid] in "RS"]
+    if not able:
+        seen = ", ".join(sorted(set(states.values()))) or "blocked"
+        raise _NoStacksError(f"no thread can answer (state {seen})")
+    return pid if pid in able else able[0]
+
+
+def _wait_for_answer(pid: int, fd: int, deaf: Set[int], deadline: float) -> None:
+    """Wait until the handler has written all: it blocks its signal until it returns."""
+    patience = time.monotonic() + ANSWER
+    while True:
+        time.sleep(LOOK)
+        written = os.fstat(fd).st_size
+        busy = _deaf(pid) - deaf
+        if written and not busy:
+            return
+        now = time.monotonic()
+        if now > deadline:
+            raise _NoStacksError("no answer in time")
+        if not written and not busy and now > patience:
+            raise _NoStacksError(f"the process handles signal {SIGNAL} in another way")
 
 
 def parse(text: str) -> List[Process]:
@@ -184,8 +470,12 @@ def parse(text: str) -> List[Process]:
     for line in text.splitlines():
         thread, frame = _THREAD.match(line), _FRAME.match(line)
         if thread:
-            found.append({"name": thread[3] or "", "frames": []})
+            found.append({"name": thread[1] or "", "main": False, "frames": []})
         elif frame and found:
             number = int(frame[2]) if frame[2].isdigit() else 0
-            found[-1]["frames"].append([frame[1], number, frame[3]])
+            place = {"file": frame[1], "line": number, "function": frame[3]}
+            found[-1]["frames"].append(place)
+    # the newest thread is written first, so the main one last, unless it has ended
+    if found and found[-1]["frames"] and found[-1]["frames"][-1]["function"] != "_bootstrap":
+        found[-1].update(main=True, name=found[-1]["name"] or "MainThread")
     return [thread for thread in found if thread["frames"]]

@@ -1,107 +1,302 @@
-"""What the ranks of a run are doing, equal stacks as one. Pure."""
+"""What the ranks of a run are doing, equal stacks as one. Pure.
+
+The innermost frame comes first: it says what a rank waits for, and the outer frames, which are
+the same in most groups, may be passed over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-Frame = tuple[str, int, str]
-"""File, line, function."""
-HIDDEN = ("/runpy.py", "<frozen runpy>", "/threading.py")
-"""Frames that every Python program has at its outer end."""
-IDLE = ("wait", "_wait_for_tstate_lock", "accept", "select", "poll")
-"""Functions in which a helper thread only waits for work."""
-MARKS = {
-    "all_reduce": "collective", "all_gather": "collective", "barrier": "collective",
-    "broadcast": "collective", "reduce_scatter": "collective", "wait": "wait",
-    "_store_based_barrier": "store", "acquire": "lock", "__enter__": "lock", "sleep": "sleep",
-    "recv": "network", "recv_into": "network", "read": "input", "poll": "wait", "select": "wait",
-}  # fmt: skip
-"""What waiting in a function of that name usually means."""
+from dslaunch.report.waits import OTHERS, Frame, Wait, wait
+
+Member = tuple[str, int]
+"""Host and rank."""
+Told = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
+"""Host -> rank -> processes, as `dslaunch.node.stacks.collect` gives them."""
+
+_STATES = {"D": "in the kernel, cannot be interrupted", "T": "stopped", "t": "held by a debugger"}
+_HIDDEN = re.compile(
+    r"<frozen (?:runpy|importlib\b.*)>|(?:^|/)runpy\.py|torch/utils/_contextlib\.py"
+    r"|torch/distributed/c10d_logger\.py|multiprocessing/(?:process|spawn|forkserver)\.py"
+)
+"""Files whose frames start programs or decorate functions, and say nothing of their own."""
+_THREAD_START = ("_bootstrap", "_bootstrap_inner", "run")
+_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
+_UNPRINTABLE = re.compile(r"[^ -~\u00a0-\ud7ff\ue000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of a process."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    """The innermost first; empty: no stack could be had."""
+    wait: Wait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Further threads that do the same, in some or all ranks of a group."""
+
+    thread: Thread
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks whose main threads do the same."""
+    """Ranks, or child processes of ranks, whose main threads do the same."""
 
-    members: tuple[tuple[str, int], ...]
-    """Host and rank."""
-    frames: tuple[Frame, ...]
-    """The innermost first; empty: no stack could be had."""
+    members: tuple[Member, ...]
+    main: Thread
+    lines: tuple[int, ...] = ()
+    """The line numbers seen in the innermost frame, if they were not to be told apart."""
+    others: tuple[Others, ...] = ()
+    command: str = ""
+    """The program, if these are children of ranks, such as data loader workers."""
+    count: int = 0
+    """Processes; more than members where a rank has several such children."""
     note: str = ""
-    """The process's state where there is no stack."""
+    """Why there is no stack, and what else is known."""
 
 
-def fold(stacks: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> list[Group]:
-    """Group ranks by what their first process's main thread does; the odd ones out first.
+@dataclass(frozen=True, slots=True)
+class _Process:
+    member: Member
+    command: str
+    main: Thread
+    others: tuple[Thread, ...]
+    note: str
 
-    `stacks` is host -> rank -> processes, as `dslaunch.node.stacks.collect` gives them.
+
+def fold(stacks: Told, *, exact: bool = True) -> list[Group]:
+    """Group ranks by what their main threads do, the smallest group first, children last.
+
+    Of groups of equal size, those that wait for other ranks come last. Without `exact`, the line
+    numbers of the innermost frame do not count: ranks in the same loop are one group.
     """
-    groups: dict[tuple[tuple[Frame, ...], str], list[tuple[str, int]]] = {}
+    groups: dict[object, list[_Process]] = {}
+    for process in _processes(stacks):
+        groups.setdefault(_key(process, exact), []).append(process)
+    return sorted((_group(each) for each in groups.values()), key=_order)
+
+
+def _order(group: Group) -> tuple[bool, int, bool, Member]:
+    waits = group.main.wait is not None and group.main.wait.kind in OTHERS
+    host, rank = group.members[0]
+    return bool(group.command), len(group.members), waits, (f"{rank:09}{host}", rank)
+
+
+def _key(process: _Process, exact: bool) -> object:
+    main = process.main
+    frames = [frame._replace(function=_plain(frame.function)) for frame in main.frames]
+    if frames and not exact:
+        frames[0] = frames[0]._replace(line=0)
+    # what can be seen of the threads and not of the wait: a rank that wakes up to look is the same
+    return process.command, tuple(frames), process.note
+
+
+def _plain(function: str) -> str:
+    """A function's own name: py-spy writes `Class.method`, faulthandler `method`."""
+    return function.rpartition(".")[2]
+
+
+def _group(processes: list[_Process]) -> Group:
+    processes = sorted(processes, key=lambda p: (p.member[1], p.member[0]))
+    first = processes[0]
+    waiting = next((p.main for p in processes if p.main.wait), first.main)
+    lines = {p.main.frames[0].line for p in processes if p.main.frames}
+    return Group(
+        _members(processes),
+        waiting,
+        tuple(sorted(lines)),
+        _others(processes),
+        first.command,
+        len(processes),
+        first.note,
+    )
+
+
+def _members(processes: Iterable[_Process]) -> tuple[Member, ...]:
+    return tuple(dict.fromkeys(process.member for process in processes))
+
+
+def _others(processes: list[_Process]) -> tuple[Others, ...]:
+    found: dict[tuple[Frame, ...], tuple[Thread, list[_Process]]] = {}
+    for process in processes:
+        for thread in process.others:
+            found.setdefault(thread.frames, (thread, []))[1].append(process)
+    return tuple(Others(thread, _members(those)) for thread, those in found.values())
+
+
+# ------------------------------------------------------------ reading what the nodes told
+
+
+def _processes(stacks: Told) -> Iterable[_Process]:
     for host, ranks in stacks.items():
         for rank, processes in ranks.items():
-            groups.setdefault(_doing(processes), []).append((host, int(rank)))
-    found = [
-        Group(tuple(sorted(members, key=lambda m: m[1])), frames, note)
-        for (frames, note), members in groups.items()
-    ]
-    return sorted(found, key=lambda group: (len(group.members), group.members[0][1]))
+            for index, process in enumerate(processes):
+                command = process.get("command") or "a child"
+                yield _process((host, int(rank)), command if index else "", process)
 
 
-def _doing(processes: list[dict[str, Any]]) -> tuple[tuple[Frame, ...], str]:
-    process = processes[0] if processes else {}
-    threads = process.get("threads", ())
-    if threads:
-        # faulthandler and py-spy put the main thread last and first; it is the longest one
-        # that does not come from a thread's start
-        main = max(threads, key=lambda t: (not _is_helper(t["frames"]), len(t["frames"])))
-        frames = [(str(f), int(n), str(name)) for f, n, name in main["frames"]]
-        return tuple(f for f in frames if not f[0].endswith(HIDDEN)), ""
-    state, where = process.get("state", ""), process.get("waits_in", "")
-    words = {"D": "in the kernel, cannot be interrupted", "T": "stopped", "R": "running"}
-    note = words.get(state, f"state {state}" if state else "gone")
-    return (), f"{note}{f', in {where}' if where else ''}"
+def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
+    state, call = str(told.get("state", "")), str(told.get("syscall", ""))
+    threads = told.get("threads") or []
+    mains = [thread for thread in threads if thread.get("main")]
+    others = tuple(_thread(each) for each in threads if not each.get("main"))
+    if not mains:
+        return _Process(member, command, Thread("", (), wait((), state, call)), others, _note(told))
+    return _Process(member, command, _thread(mains[0], state, call), others, "")
 
 
-def _is_helper(frames: list[list[Any]]) -> bool:
-    return bool(frames) and str(frames[-1][2]) in ("_bootstrap", "_bootstrap_inner")
+def _thread(told: Mapping[str, Any], state: str = "", call: str = "") -> Thread:
+    frames = tuple(Frame(str(f["file"]), int(f["line"]), f["function"]) for f in told["frames"])
+    shown = _shown(frames)
+    return Thread(str(told.get("name", "")), shown, wait(shown, state, call))
 
 
-def page(groups: list[Group], width: int | None = None) -> str:
-    """The groups as text: who, then the frames, the innermost first."""
+def _shown(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames without those that start a program, a thread or a child process.
+
+    What is outside the start of a forked child was its parent's.
+    """
+    for index, frame in enumerate(frames):
+        start = frame.file.endswith("multiprocessing/process.py")
+        if start and _plain(frame.function) == "_bootstrap":
+            frames = frames[:index]
+            break
+    # `run` is hidden only as the start of a thread: a class of the user's may have one too
+    while frames and _starts_thread(frames[-1]):
+        frames = frames[:-1]
+    shown = tuple(frame for frame in frames if not _HIDDEN.search(frame.file))
+    return shown or frames
+
+
+def _starts_thread(frame: Frame) -> bool:
+    return frame.file.endswith("threading.py") and _plain(frame.function) in _THREAD_START
+
+
+def _note(told: Mapping[str, Any]) -> str:
+    """What is known of a process without a stack."""
+    state = str(told.get("state", ""))
+    call, on = told.get("syscall", ""), told.get("on", "")
+    where = f"{call} of {on}" if call and on else call or told.get("wchan", "")
+    doing = [_STATES.get(state, f"state {state}" if state else ""), f"in {where}" if where else ""]
+    known = ", ".join(filter(None, doing))
+    return "; ".join(filter(None, [known, str(told.get("error", ""))])) or "nothing is known"
+
+
+# ------------------------------------------------------------ for machines
+
+
+def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The groups as plain values, in the same order, with the ranks folded too."""
+    return [{"who": who(group.members), **_plain_values(asdict(group))} for group in groups]
+
+
+def _plain_values(value: Any) -> Any:
+    """Named tuples as objects, other tuples as arrays."""
+    if isinstance(value, Frame | Wait):
+        return value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain_values(each) for name, each in value.items()}
+    return [_plain_values(each) for each in value] if isinstance(value, tuple) else value
+
+
+# ------------------------------------------------------------ for people
+
+
+def page(groups: Sequence[Group], width: int | None = None) -> str:
+    """The groups as text of at most `width` columns (None: 200), the innermost frame first."""
     if not groups:
         return "no rank is running"
-    return "\n\n".join(_section(group, width) for group in groups)
+    return "\n\n".join("\n".join(_section(group, width or 200)) for group in groups)
 
 
-def _section(group: Group, width: int | None) -> str:
-    lines = [f"{who(group.members)}: {group.note}".rstrip(": ")]
-    for depth, (file, line, name) in enumerate(group.frames):
-        mark = f"  <- {MARKS[name]}" if depth < 3 and name in MARKS else ""
-        place = f"{_short(file, width)}:{line}"
-        lines.append(f"  {name}  {place}{mark}")
-    return "\n".join(lines)
+def _section(group: Group, width: int) -> list[str]:
+    rows = textwrap.wrap(_head(group), width, subsequent_indent="    ")
+    rows += _rows(group.main, group.lines, width)
+    idle = []
+    for other in group.others:
+        if other.thread.wait is not None:
+            idle.append(other.thread.wait.kind)
+            continue
+        where = "" if other.members == group.members else f" of {who(other.members)}"
+        title = f"  thread {_clean(other.thread.name) or 'without a name'}{where}:"
+        rows += textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
+        rows += _rows(other.thread, (), width)
+    if idle:
+        kinds = ", ".join(dict.fromkeys(idle))
+        rows += textwrap.wrap(f"and {_threads(len(idle))} that wait: {kinds}", width - 2,
+                              initial_indent="  ", subsequent_indent="    ")  # fmt: skip
+    return rows
 
 
-def _short(file: str, width: int | None) -> str:
-    """A path less what comes before the package it is in, and not longer than half a line."""
-    for marker in ("/site-packages/", "/dist-packages/"):
-        file = file.rpartition(marker)[2]
-    room = max((width or 200) // 2, 30)
-    return file if len(file) <= room else f"...{file[3 - room :]}"
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def who(members: tuple[tuple[str, int], ...]) -> str:
+def _head(group: Group) -> str:
+    """`ranks 0-5,7 on node[1-3] wait: collective`."""
+    whose = f"{group.count} x {_clean(group.command)}, below " if group.command else ""
+    what = _clean(group.note)
+    if not what and group.main.wait is not None:
+        what = f"waiting for {group.main.wait.kind}"
+    return f"{whose}{who(group.members)}{f': {what}' if what else ''}"
+
+
+def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
+    """One row per frame: function, place, and at the one that waits, for what."""
+    names = [_clean(frame.function) for frame in thread.frames]
+    column = min(max(map(len, names), default=0), max(width // 3, 12))
+    rows = []
+    for index, (frame, name) in enumerate(zip(thread.frames, names, strict=True)):
+        seen = lines if index == 0 and len(lines) > 1 else (frame.line,)
+        mark = thread.wait.kind if thread.wait and thread.wait.frame == index else ""
+        tail = f":{_spans(seen)}" if any(seen) else ""
+        end = f"{tail}  <- {mark}" if mark else tail
+        room = width - 6 - column - len(end)
+        place = _from_the_end(_clean(_short(frame.file)), room)
+        sign = ">" if mark else " "
+        rows.append(f"  {sign} {_cut(name, column):<{column}}  {place}{end}")
+    return rows
+
+
+def _short(file: str) -> str:
+    """A path less what comes before the package that it is in."""
+    return _LIBRARY.sub("", file)
+
+
+def _clean(text: str) -> str:
+    """A text that cannot disturb a terminal."""
+    return _UNPRINTABLE.sub("?", text)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3]}..."
+
+
+def _from_the_end(text: str, room: int) -> str:
+    room = max(room, 12)
+    return text if len(text) <= room else f"...{text[3 - room :]}"
+
+
+def who(members: Sequence[Member]) -> str:
     """`ranks 0-5,7 on node[1-3]`."""
     from dslaunch.cluster.nodeset import fold as fold_names
 
-    ranks = [rank for _, rank in members]
-    hosts = fold_names(list(dict.fromkeys(host for host, _ in members)))
+    ranks = sorted({rank for _, rank in members})
+    hosts = fold_names(host for host, _ in members)
     return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)} on {hosts}"
 
 
-def _spans(numbers: list[int]) -> str:
+def _spans(numbers: Sequence[int]) -> str:
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

@@ -37,7 +37,7 @@ from dslaunch.run.supervisor import Patience, Supervisor
 from dslaunch.run.watch import Screen, Watch
 from dslaunch.transport.pool import connect_all
 
-INBOX_SIZE = 4096
+INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before the nodes are made to wait."""
 
 
