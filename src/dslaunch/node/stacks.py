@@ -277,10 +277,17 @@ def _command(words: List[str]) -> str:
     program = os.path.basename(words[0])
     if not _PYTHON.match(program):
         return program
-    options = [word for word in words[1:] if word in ("-c", "-m") or not word.startswith("-")]
-    if not options or options[0] == "-c":
-        return " ".join([program, *options[:1]])
-    return " ".join([program, *map(os.path.basename, options[: 1 + (options[0] == "-m")])])
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-c":
+            return f"{program} -c"
+        if word == "-m":
+            return f"{program} -m {next(rest, '')}"
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return f"{program} {os.path.basename(word)}"
+    return program
 
 
 def _read(path: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dslaunch.report.waits import OTHERS, Frame, Wait, wait
+from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
 
 Member = tuple[str, int]
 """Host and rank."""
@@ -222,33 +222,32 @@ def page(groups: Sequence[Group], width: int | None = None) -> str:
 def _section(group: Group, width: int) -> list[str]:
     rows = textwrap.wrap(_head(group), width, subsequent_indent="    ")
     rows += _rows(group.main, group.lines, width)
-    idle = []
+    waits = [other.thread.wait for other in group.others]
+    idle = [wait.kind for wait in waits if wait is not None and wait.kind in IDLE]
     for other in group.others:
-        if other.thread.wait is not None:
-            idle.append(other.thread.wait.kind)
-            continue
-        where = "" if other.members == group.members else f" of {who(other.members)}"
-        title = f"  thread {_clean(other.thread.name) or 'without a name'}{where}:"
-        rows += textwrap.wrap(title, width, initial_indent="  ", subsequent_indent="    ")
-        rows += _rows(other.thread, (), width)
+        if other.thread.wait is None or other.thread.wait.kind not in IDLE:
+            rows += _other(other, group, width)
     if idle:
         kinds = ", ".join(dict.fromkeys(idle))
-        rows += textwrap.wrap(f"and {_threads(len(idle))} that wait: {kinds}", width - 2,
-                              initial_indent="  ", subsequent_indent="    ")  # fmt: skip
+        rows.append(f"  and {len(idle)} idle thread{'s' if len(idle) > 1 else ''}: {kinds}")
     return rows
 
 
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
+def _other(other: Others, group: Group, width: int) -> list[str]:
+    where = "" if other.members == group.members else f" of {who(other.members)}"
+    title = f"  thread {_clean(other.thread.name) or 'without a name'}{where}:"
+    rows = textwrap.wrap(title, width, subsequent_indent="    ")
+    return [*rows, *(f"  {row}" for row in _rows(other.thread, (), width - 2))]
 
 
 def _head(group: Group) -> str:
     """`ranks 0-5,7 on node[1-3] wait: collective`."""
     whose = f"{group.count} x {_clean(group.command)}, below " if group.command else ""
-    what = _clean(group.note)
+    what = f": {_clean(group.note)}" if group.note else ""
     if not what and group.main.wait is not None:
-        what = f"waiting for {group.main.wait.kind}"
-    return f"{whose}{who(group.members)}{f': {what}' if what else ''}"
+        one = max(len(group.members), group.count) == 1
+        what = f" {'waits' if one else 'wait'}: {group.main.wait.kind}"
+    return f"{whose}{who(group.members)}{what}"
 
 
 def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:

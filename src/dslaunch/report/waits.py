@@ -25,6 +25,8 @@ class Wait(NamedTuple):
 
 OTHERS = ("collective", "store", "network")
 """Waits that end when somebody else does something: these ranks are seldom the cause."""
+IDLE = ("lock", "queue", "I/O", "sleep")
+"""Waits that mean nothing in a helper thread: it has no work."""
 NEAR = 12
 """Frames, the innermost first, among which the one that waits is sought."""
 
@@ -40,17 +42,17 @@ _RULES = tuple(
         ("collective", r"torch/distributed/_functional_collectives\.py$", r"wait\w*|_?all_\w+"),
         ("collective", r"deepspeed/comm/\w+\.py$", rf"(?:{_COLLECTIVES})(?:_\w+)?"),
         ("store", r"torch/distributed/distributed_c10d\.py$", r"_store_based_barrier"),
-        ("store", r"torch/distributed/(?:\w+/)*(?:rendezvous|store|dynamic_rendezvous)\.py$", r".*"),
+        ("store", r"torch/distributed/(?:\w+/)*\w*(?:rendezvous|store)\.py$", r".*"),
         ("data loader", r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data"),
         ("GPU", r"torch/cuda/(?:__init__|streams)\.py$", r"synchronize|wait_event|wait_stream"),
         ("storage", r"torch/serialization\.py$", r"save|load|_save|_load"),
-        ("child process", r"(?:^|/)subprocess\.py$", r"wait|_wait|_try_wait|communicate|_communicate"),
+        ("child process", r"(?:^|/)subprocess\.py$", r"_?wait|_try_wait|_?communicate"),
         ("child process", r"multiprocessing/popen_\w+\.py$", r"wait|poll"),
+        ("queue", r"(?:^|/)queue\.py$|multiprocessing/queues\.py$", r"get|put"),
         ("lock", r"(?:^|/)threading\.py$", r"wait|wait_for|acquire|__enter__|join"),
         ("lock", r"(?:^|/)threading\.py$", r"_wait_for_tstate_lock"),
         ("lock", r"multiprocessing/synchronize\.py$", r"wait|acquire|__enter__"),
-        ("queue", r"(?:^|/)queue\.py$|multiprocessing/queues\.py$", r"get|put"),
-        ("network", r"(?:^|/)(?:socket|ssl)\.py$", r"recv\w*|read\w*|accept|connect|create_connection"),
+        ("network", r"(?:^|/)(?:socket|ssl)\.py$", r"recv\w*|read\w*|accept|\w*connect\w*"),
         ("I/O", r"multiprocessing/connection\.py$", r"\w+"),
         ("I/O", r"(?:^|/)selectors\.py$", r"select"),
     )
