@@ -51,7 +51,9 @@ def measure(fault: str) -> dict[str, object]:
             code, over = wait(watched, began)
             row = {"fault": fault, "code": code, "over": over, "said": said(watched, before)}
             threading.Event().wait(max(0.0, began + PATIENCE - time.monotonic()))
-            return row | {"left": left(project)}
+            row |= {"left": left(project)}
+            cluster.crash("control")  # what the launcher left there would keep its pipes open
+            return row
 
 
 def wait(watched: Watched, began: float) -> tuple[int | None, float | None]:

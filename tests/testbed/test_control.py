@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.testbed.test_runs import NODES, SLEEPER, Project, project, wait_for
+from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import Text
 
 __all__ = ["project"]
@@ -254,3 +256,62 @@ def test_a_suspended_launcher_is_not_suspended(project: Project) -> None:
     assert running.popen.returncode == 0
     assert out.count("line 39") == 8
     assert NODES
+
+
+ELASTIC = """\
+import datetime, os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+rank, world = dist.get_rank(), dist.get_world_size()
+print("begin", rank, "of", world, flush=True)
+for step in range(600 if world == 3 else 10):
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.1)
+print("end", rank, "of", world, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_an_elastic_run_goes_on_without_a_lost_node(
+    virtual_cluster: Callable[..., VirtualCluster],
+) -> None:
+    # as Debian has it: every node's own name is 127.0.1.1 to itself
+    cluster = virtual_cluster(nodes=3, loopback_hostname=True)
+    project = Project(cluster, "/root/p")
+    project.write("job.py", ELASTIC)
+    project.describe("nodes: [{host: 'node[1-3]', slots: 1}]", launcher="elastic")
+    options = ("--min-nodes", "2", "--restarts", "5", "--grace", "1", "--reconnect", "2")
+    with project.start(*options, "c.yaml", "job.py") as running:
+        wait_for(running, "of 3", times=3)
+        cluster.crash("node3")
+        out, err = running.communicate(timeout=180)
+    assert running.popen.returncode == 0, out + err
+    assert "ended well on 2 nodes" in err
+    assert "not confirmed that nothing is left on: node3" in err
+    assert out.count("end 0 of 2") == out.count("end 1 of 2") == 1
+
+
+def test_a_terminal_that_is_closed_ends_the_run(project: Project) -> None:
+    project.write("job.py", f"{SLEEPER}time.sleep(300)")
+    command = project.command("run", "--grace", "1", "c.yaml", "job.py")
+    where = {"cwd": project.path, "terminal": True}
+    with project.cluster.popen("control", command, **where) as running:
+        assert running.terminal is not None
+        shown = b""
+        while shown.count(b"up ") < 8:
+            shown += os.read(running.terminal, 4096)
+        os.close(running.terminal)
+        running.terminal = None
+        running.wait(30)
+    assert project.nothing_is_left()
+
+
+def test_clocks_that_differ_do_not_swap_cause_and_effect(project: Project) -> None:
+    project.cluster.fault("node1", "skew", "-120")
+    project.cluster.fault("node3", "skew", "+120")
+    # not time.sleep, which the library that fakes the clock breaks
+    wait = "import select\nselect.select([], [], [], 1 if rank == 5 else 1.5)\n"
+    project.write("job.py", f"{SLEEPER}{wait}sys.exit(rank + 10)")
+    done = project.run("--grace", "0", "c.yaml", "job.py")
+    assert "rank 5 on node3 failed first: exit code 15" in done.stderr
+    assert done.returncode == 15

@@ -16,11 +16,14 @@ def stop(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds between asking a rank to end and killing it.")
     ] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """End a run on all its nodes, from wherever they can be reached.
 
     Example: dslaunch stop latest --grace 30
     """
+    import json as jsonlib
+
     from dslaunch.run.follow import nothing_reached
     from dslaunch.run.reach import reach
     from dslaunch.run.restart import end_all
@@ -31,7 +34,9 @@ def stop(
             raise nothing_reached(reached, found.run)
         stayed = end_all(reached, grace, lookup.caller())
         ended = [host for host in reached.sessions if host not in stayed]
-        ui.result(f"run {found.run} has ended on {', '.join(ended) or 'no node'}")
+        words = f"run {found.run} has ended on {', '.join(ended) or 'no node'}"
+        told = {"run": found.run, "ended": ended, "not_confirmed": stayed}
+        ui.result(jsonlib.dumps(told) if json else words)
         missing = tuple(f for f in reached.failures.values() if f.kind != "no-agent")
         if missing:
             raise NodeError(missing)

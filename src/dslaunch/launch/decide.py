@@ -123,7 +123,16 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
         Decision("master", f"{route.address}:{port}", f"{route.why}; port {given}, checked"),
         Decision("interface", ", ".join(names), "each node's own on its route to the master"),
     )
-    return Rendezvous(route.address, port, interfaces), decisions
+    return Rendezvous(route.address, port, interfaces, own_addresses(facts, route)), decisions
+
+
+def own_addresses(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
+    """Each node's own address on the way to the master."""
+    pairs = (
+        (n.host, next((d.local for d in n.dialled if d.address == route.address), None))
+        for n in facts.nodes
+    )
+    return tuple((host, address) for host, address in pairs if address is not None)
 
 
 def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | None, Decision]:

@@ -29,3 +29,7 @@ class Job:
     """Variables that the user set for this one run; they win over everything."""
     secrets: tuple[SecretSource, ...] = ()
     """Only names and sources; the values go to the agents and nowhere else."""
+    restarts: int = 0
+    """How often a launcher that can is to start failed ranks again by itself."""
+    min_nodes: int | None = None
+    """With how few nodes the job can do, for a launcher that can go on without some."""

@@ -36,6 +36,8 @@ class Rendezvous:
     port: int
     interfaces: Pairs = ()
     """Host -> network interface that its ranks use to reach the others; absent: not known."""
+    addresses: Pairs = ()
+    """Host -> its own address on that way; absent: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,14 @@ class World:
 
     allocation: Allocation
     rendezvous: Rendezvous
+    min_nodes: int | None = None
+    """With how few nodes an elastic run may go on; None: all."""
+
+    def address_of(self, placement: Placement) -> str:
+        """A node's own address: found out, or the file's, or its name."""
+        node = placement.node
+        found = dict(self.rendezvous.addresses).get(node.host)
+        return found or node.address or node.host
 
     @property
     def size(self) -> int:
@@ -137,7 +147,7 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
     from dslaunch.launch import launchers
 
     launcher = launchers.get(job.launcher)
-    world = World(allocation, decided.rendezvous)
+    world = World(allocation, decided.rendezvous, job.min_nodes)
     launcher.check(world)
 
     def node_plan(placement: Placement) -> NodePlan:

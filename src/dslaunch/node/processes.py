@@ -112,15 +112,17 @@ def ending(status: int) -> Tuple[Optional[int], Optional[int]]:
 
 
 def ranks_below(root: int) -> Dict[int, int]:
-    """The rank processes that a launcher at `root` started: global rank -> process.
+    """The rank processes that a launcher at `root` started: local rank -> process.
 
-    A rank is the topmost process of its branch with a `RANK` in its environment; what it
-    starts itself, such as data loader workers, inherits the variable and is not meant.
+    Not global rank, which an elastic launcher gives anew each time. A rank is the topmost process
+    of its branch with a `RANK` in its environment; what it starts itself, such as data loader
+    workers, inherits the variable and is not meant.
     """
     found: Dict[int, int] = {}
     for pid in sorted(descendants(root)):
-        rank = environment(pid).get(b"RANK", b"")
+        own = environment(pid)
+        rank, local = own.get(b"RANK", b""), own.get(b"LOCAL_RANK", b"")
         parent = int((stat(pid) or ["", "0"])[1])
-        if rank.isdigit() and environment(parent).get(b"RANK") != rank:
-            found.setdefault(int(rank), pid)
+        if rank.isdigit() and local.isdigit() and environment(parent).get(b"RANK") != rank:
+            found.setdefault(int(local), pid)
     return found

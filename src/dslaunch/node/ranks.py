@@ -202,13 +202,20 @@ class Ranks:
 
     def search(self) -> None:
         """Find the rank processes below the launcher, until all are known."""
-        if len(self.found) == len(self.expected) or not self.children:
+        complete = len(self.found) == len(self.expected) and not self.ended
+        if complete or not self.children:
             return
-        for rank, pid in processes.ranks_below(next(iter(self.children))).items():
-            if rank in self.expected and rank not in self.found:
+        for local_rank, pid in processes.ranks_below(next(iter(self.children))).items():
+            rank = self.expected[0] + local_rank
+            if rank in self.expected and (rank not in self.found or self.replaced(rank, pid)):
                 self.found[rank] = pid
+                self.ended.pop(rank, None)
                 self.say("started", rank, pid=pid)
                 self.be_told_of_the_end(rank, pid)
+
+    def replaced(self, rank: int, pid: int) -> bool:
+        """Whether a launcher has started this rank again."""
+        return rank in self.ended and self.found[rank] != pid
 
     def be_told_of_the_end(self, rank: int, pid: int) -> None:
         """Wake up at once when a launcher's rank ends, before its parent collects its status."""

@@ -255,6 +255,8 @@ def _from_here(pid: int, threads: List[Process]) -> List[Process]:
 def _from_proc(pid: int) -> Process:
     """What can be known of any process. Raises OSError if it is gone."""
     state = _status(str(pid))["State"][:1]
+    if state in "ZX":
+        raise ProcessLookupError
     number, _, arguments = _read(f"/proc/{pid}/syscall").partition(" ")
     # a running process shows "running", one that is stopped outside of a call "-1"
     names = _SYSCALLS.get(os.uname().machine, {})

@@ -26,7 +26,7 @@ class Launch:
     @property
     def world(self) -> World:
         """What a launcher must know of the whole run."""
-        return World(self.allocation, self.decided.rendezvous)
+        return World(self.allocation, self.decided.rendezvous, self.job.min_nodes)
 
     @property
     def placements(self) -> tuple[Placement, ...]:

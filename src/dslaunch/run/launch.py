@@ -37,6 +37,8 @@ from dslaunch.run.supervisor import Patience, Supervisor
 from dslaunch.run.watch import Screen, Watch
 from dslaunch.transport.pool import connect_all
 
+ELASTIC = "elastic"
+"""The launcher whose ranks may fail, and nodes leave, without the run's end."""
 INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before the nodes are made to wait."""
 
@@ -83,7 +85,8 @@ def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
     with Interrupts() as interrupts:
         whole = Whole(request, screen, interrupts, secrets)
         outcome = whole.attempt(request.allocation, 0)
-        for count in range(1, request.restarts + 1):
+        # an elastic launcher starts again by itself
+        for count in range(1, 1 if whole.elastic else request.restarts + 1):
             if outcome.status != "failed" or interrupts.count:
                 break
             outcome = whole.again(outcome, count)
@@ -101,18 +104,20 @@ class Whole:
         self.run = new_run_id(request.job)
         self.record: Record | None = None
         self.allocation = request.allocation
+        self.elastic = request.job.launcher == ELASTIC
 
     def attempt(self, allocation: Allocation, count: int) -> Outcome:
         """Start the job on these nodes and stay to the end. Raises DslaunchError before that."""
         request, self.allocation = self.request, allocation
-        job = counted(request.job, count)
+        job = counted(request, count)
         with contextlib.ExitStack() as stack:
             inbox: Inbox = Queue(INBOX_SIZE)
             sessions = self.open_sessions(agent_run(self.run, count), inbox, stack)
             question = inquiry(request.cluster, allocation, job, request.cwd)
             facts = gather(question, sessions, self.interrupts)
             decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-            launchers.get(job.launcher).check(World(allocation, decided.rendezvous))
+            world = World(allocation, decided.rendezvous, job.min_nodes)
+            launchers.get(job.launcher).check(world)
             plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
             record = self.recorded(plan, count)
             record.write(numbered("plan", count), to_json(plan))
@@ -121,6 +126,8 @@ class Whole:
             ship(question.source, shipments, sessions, self.interrupts)
             self.interrupts.check()
             watch = Watch(self.screen, record)
+            if self.elastic:
+                watch.history.least = request.min_nodes or len(plan.nodes)
             if request.detached:
                 return detach(sessions, inbox, watch, plan, self.secrets, request.patience)
             supervisor = Supervisor(sessions, inbox, watch, self.interrupts, request.patience)
@@ -205,9 +212,15 @@ def agent_run(run: str, count: int) -> str:
     return f"{run}+{count}" if count else run
 
 
-def counted(job: Job, count: int) -> Job:
-    """The job, told how often it was started again."""
-    return replace(job, overrides=(*job.overrides, ("DSLAUNCH_RESTART_COUNT", str(count))))
+def counted(request: Request, count: int) -> Job:
+    """The job, told how often it was started again, and how far it can help itself."""
+    job = request.job
+    return replace(
+        job,
+        overrides=(*job.overrides, ("DSLAUNCH_RESTART_COUNT", str(count))),
+        restarts=request.restarts,
+        min_nodes=request.min_nodes,
+    )
 
 
 def numbered(name: str, count: int) -> str:

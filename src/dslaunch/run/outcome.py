@@ -49,6 +49,8 @@ class History:
     interrupted: bool = False
     stopped_by: str | None = None
     """Who else asked the run to stop."""
+    least: int | None = None
+    """An elastic run goes on with so few nodes; its ranks' failures are its launcher's affair."""
     timed_out: str | None = None
     """Why the supervisor itself ended the run, such as ranks that would not exit."""
 
@@ -88,6 +90,8 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
         return Outcome("failed", 1, message=history.timed_out)
     if cause is None:
         return Outcome("ok", 0, message="all ranks ended well")
+    if history.least is not None and _ended_well(before) >= history.least:
+        return Outcome("ok", 0, message=f"ended well on {_ended_well(before)} nodes")
     found = _why(cause, why)
     return Outcome(
         "failed",
@@ -99,6 +103,22 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
         last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
         victims=tuple(_victim(e, why) for e in before if e is not cause and _is_victim(e)),
     )
+
+
+def fatal(event: Event, history: History) -> bool:
+    """Whether this event must end the run. An elastic one bears the loss of some nodes."""
+    if history.least is None or not failed(event):
+        return failed(event)
+    if event.kind == "exit" and event.rank is not None:
+        return False
+    hosts = {e.host for e in history.events if e.kind == "started"}
+    gone = {e.host for e in history.events if failed(e) and (e.kind == "lost" or e.rank is None)}
+    return len(hosts - gone) < history.least
+
+
+def _ended_well(events: list[Event]) -> int:
+    """On how many nodes the launcher ended with 0."""
+    return sum(e.kind == "exit" and e.rank is None and e.code == 0 for e in events)
 
 
 def _why(event: Event, why: Mapping[Source, Diagnosis]) -> Diagnosis:

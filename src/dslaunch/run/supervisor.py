@@ -13,7 +13,7 @@ from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Message, Output
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.outcome import Outcome, failed
+from dslaunch.run.outcome import Outcome, failed, fatal
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
@@ -121,7 +121,7 @@ class Supervisor:
         self.watch.happened(event)
         if event.kind == "exit" and self.first_good_end is None and not failed(event):
             self.first_good_end = time.monotonic()
-        if failed(event) and self.stop_deadline is None:
+        if fatal(event, self.history) and self.stop_deadline is None:
             why = f"{event.host} was lost" if event.kind == "lost" else "a rank failed"
             self._stop(self.patience.grace, why, at=event.time)
 

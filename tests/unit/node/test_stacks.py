@@ -256,6 +256,13 @@ def test_a_rank_that_has_ended_is_told_as_such() -> None:
     }
 
 
+def test_a_rank_that_has_ended_but_is_not_collected_is_told_as_such() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        (entry,) = stacks.collect({5: process.pid}, "", 2)["5"]
+    assert entry["error"] == "it has ended"
+
+
 def test_one_ranks_processes_are_not_anothers() -> None:
     inner = f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE) as outer:

@@ -1,0 +1,68 @@
+"""Torch's launcher with a c10d rendezvous: the run goes on when nodes leave, down to a least."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.errors import PlanError
+from dslaunch.launch.command import Command, Var, Word
+from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers.torchrun import TORCH_RANK_FILES
+from dslaunch.launch.plan import Process, World
+from dslaunch.launch.program import kind_flag, torch_positional
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Placement
+    from dslaunch.launch.job import Job
+
+
+class Elastic:
+    """`python -m torch.distributed.run --nnodes=MIN:MAX --rdzv-backend=c10d` on every node.
+
+    Which node holds the store is said outright, and each node's own address too: torch guesses
+    both from the host's name, which on Debian is 127.0.1.1 (torch 2.13,
+    distributed/elastic/rendezvous/c10d_rendezvous_backend.py, `_matches_machine_hostname`).
+    Ranks are given anew at each rendezvous, so that rank 0 may be on any node.
+    """
+
+    summary = "torchrun with c10d rendezvous; goes on without nodes that leave (--min-nodes)"
+    rank_files = TORCH_RANK_FILES
+
+    def check(self, world: World) -> None:
+        """Raise PlanError where more nodes are demanded than there are."""
+        if world.min_nodes is not None and world.min_nodes > world.node_count:
+            raise PlanError(
+                f"--min-nodes is {world.min_nodes}, but only {world.node_count} nodes are chosen",
+                hint="choose more nodes, or lower it",
+            )
+
+    def processes(
+        self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+    ) -> tuple[Process, ...]:
+        """The one agent of a node."""
+        redirects: tuple[Word, ...] = (("--log-dir=", logs), "--redirects=3") if logs else ()
+        meeting, least = world.rendezvous, world.min_nodes or world.node_count
+        is_host = str(placement.node_rank == 0).lower()
+        return (
+            Process(
+                Command(
+                    (
+                        *(interpreter(placement.node), "-m", "torch.distributed.run"),
+                        f"--nnodes={least}:{world.node_count}",
+                        f"--nproc-per-node={len(placement.slots)}",
+                        f"--max-restarts={job.restarts}",
+                        "--rdzv-backend=c10d",
+                        "--rdzv-id=dslaunch",
+                        f"--rdzv-endpoint={meeting.address}:{meeting.port}",
+                        f"--rdzv-conf=is_host={is_host}",
+                        f"--local-addr={world.address_of(placement)}",
+                        *kind_flag(job, "--no-python"),
+                        *redirects,
+                        *torch_positional(job),
+                    )
+                )
+            ),
+        )
+
+
+LAUNCHER = Elastic()

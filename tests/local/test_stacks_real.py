@@ -1,0 +1,320 @@
+"""What real programs are doing: torch ranks, data loader workers, deadlocks, other interpreters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.node import stacks
+from dslaunch.report.stacks import Group, fold, page
+
+Look = Callable[[], dict[str, list[dict[str, Any]]]]
+
+ALL_REDUCE = """
+import os, time, torch, torch.distributed as dist
+def prepare():
+    time.sleep(600)
+dist.init_process_group("gloo")
+value = torch.ones(4)
+dist.all_reduce(value)
+print("met", flush=True)
+if dist.get_rank() == 1:
+    prepare()
+dist.all_reduce(value)
+"""
+DEADLOCK = """
+import threading, time
+first, second = threading.Lock(), threading.Lock()
+met = threading.Barrier(2)
+def other():
+    with second:
+        met.wait()
+        with first:
+            pass
+threading.Thread(target=other, name="other", daemon=True).start()
+def mine():
+    with first:
+        met.wait()
+        print("met", flush=True)
+        with second:
+            pass
+mine()
+"""
+WORKERS = """
+import multiprocessing, time
+def work():
+    time.sleep(600)
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    workers = [context.Process(target=work, daemon=True) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    print("met", flush=True)
+    for worker in workers:
+        worker.join()
+"""
+LOADER = """
+import time, torch.utils.data
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        time.sleep(600)
+def train():
+    for batch in torch.utils.data.DataLoader(Slow(), num_workers=2):
+        pass
+print("met", flush=True)
+train()
+"""
+
+
+class Ranks:
+    """Armed programs, each the only rank of a node of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, program: str, python: str = sys.executable, **more: str) -> None:
+        """Start the next rank and wait until it has printed."""
+        (self.directory / "job.py").write_text(program)
+        environment = {**os.environ, **more, "RANK": str(len(self.processes))}
+        environment |= stacks.arm(str(self.directory), environment)
+        self.processes.append(
+            subprocess.Popen(
+                [python, "job.py"],
+                env=environment,
+                cwd=self.directory,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+
+    def wait_until_they_print(self) -> None:
+        for process in self.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "met\n"
+
+    def look(self, tool: str) -> dict[str, list[dict[str, Any]]]:
+        pids = {rank: process.pid for rank, process in enumerate(self.processes)}
+        found = stacks.collect(pids, str(self.directory), 20)
+        shown = [each for every in found.values() for each in every if each["threads"]]
+        assert {each["tool"] for each in shown} <= {tool}
+        return found
+
+    def groups(self, tool: str) -> list[Group]:
+        found = self.look(tool)
+        return fold({f"n{rank}": {rank: every} for rank, every in found.items()})
+
+    def groups_until(self, tool: str, settled: Callable[[list[Group]], bool]) -> list[Group]:
+        """Look again until the programs have come to where they wait."""
+        deadline = time.monotonic() + 60
+        while not settled(groups := self.groups(tool)):
+            assert time.monotonic() < deadline, page(groups)
+        return groups
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    started = Ranks(tmp_path)
+    yield started
+    started.end()
+
+
+@pytest.fixture(params=["py-spy", "faulthandler"])
+def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way in which stacks are had; py-spy only where it is installed and may read."""
+    name = str(request.param)
+    if name == "faulthandler":
+        monkeypatch.setattr(stacks, "_find_py_spy", lambda pid: None)
+    elif not py_spy_may_read():
+        pytest.skip("py-spy is not installed, or may not read other processes")
+    return name
+
+
+def py_spy_may_read() -> bool:
+    program = shutil.which("py-spy") or shutil.which(
+        "py-spy", path=str(Path(sys.executable).parent)
+    )
+    if program is None:
+        return False
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        command = [program, "dump", "--nonblocking", "--pid", str(other.pid)]
+        deadline = time.monotonic() + 5
+        while (code := subprocess.run(command, capture_output=True).returncode) != 0:
+            if time.monotonic() > deadline:
+                break
+        other.communicate(b"\n")
+    return code == 0
+
+
+def waits(groups: list[Group], *kinds: str) -> bool:
+    return [group.main.wait and group.main.wait.kind for group in groups] == list(kinds)
+
+
+def names(group: Group) -> list[str]:
+    return [frame.function for frame in group.main.frames]
+
+
+@pytest.mark.torch
+def test_the_rank_that_sleeps_is_told_from_those_that_wait_for_it(ranks: Ranks, tool: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
+    for _ in range(3):
+        ranks.start(ALL_REDUCE, **address)
+    ranks.wait_until_they_print()
+    groups = ranks.groups_until(tool, lambda found: waits(found, "sleep", "collective"))
+    odd, others = groups
+    assert odd.members == (("n1", 1),)
+    assert names(odd) == ["prepare", "<module>"]
+    assert [rank for _, rank in others.members] == [0, 2]
+    assert names(others) == ["all_reduce", "<module>"]
+    assert page(groups, 80).startswith(
+        "rank 1 on n1 waits: sleep\n  > prepare   job.py:4  <- sleep"
+    )
+    assert [process.poll() for process in ranks.processes] == [None] * 3
+
+
+def test_both_ends_of_a_deadlock_are_shown(ranks: Ranks, tool: str) -> None:
+    ranks.start(DEADLOCK)
+    ranks.wait_until_they_print()
+
+    def settled(groups: list[Group]) -> bool:
+        (group,) = groups
+        places = [group.main, *(other.thread for other in group.others)]
+        return [place.frames[0].function for place in places] == ["mine", "other"]
+
+    (group,) = ranks.groups_until(tool, settled)
+    lines = [frame.line for frame in (group.main.frames[0], group.others[0].thread.frames[0])]
+    assert lines == [15, 8]
+    if os.access(f"/proc/{ranks.processes[0].pid}/syscall", os.R_OK):
+        assert waits([group], "lock")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_are_shown_on_their_own(ranks: Ranks, tool: str, method: str) -> None:
+    ranks.start(WORKERS.format(method=method))
+    ranks.wait_until_they_print()
+
+    def settled(groups: list[Group]) -> bool:
+        return any(names(g)[0] == "work" and g.count == 2 for g in groups if g.main.frames)
+
+    groups = ranks.groups_until(tool, settled)
+    assert groups[0].members == (("n0", 0),)
+    assert groups[0].main.wait is not None
+    assert groups[0].main.wait.kind == "child process"
+    (workers,) = [g for g in groups if g.main.frames and names(g)[0] == "work"]
+    # a forked worker's frames end where its parent's begin
+    assert "<module>" not in names(workers) or method != "fork"
+    assert workers.command
+
+
+@pytest.mark.torch
+def test_a_rank_that_waits_for_its_data_loader_shows_who_is_slow(ranks: Ranks, tool: str) -> None:
+    ranks.start(LOADER)
+    ranks.wait_until_they_print()
+
+    def settled(groups: list[Group]) -> bool:
+        slow = [g for g in groups if g.command and "__getitem__" in g.main.frames[0].function]
+        return waits(groups[:1], "data loader") and [g.count for g in slow] == [2]
+
+    rank, workers = ranks.groups_until(tool, settled)
+    assert "train" in names(rank)
+    assert (workers.main.frames[0].file, workers.main.frames[0].line) == ("job.py", 7)
+
+
+def test_a_rank_below_a_shell_is_found(ranks: Ranks, tool: str, tmp_path: Path) -> None:
+    shell = tmp_path / "wrapped"
+    shell.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    shell.chmod(0o700)
+    ranks.start(DEADLOCK, python=str(shell))
+    ranks.wait_until_they_print()
+    groups = ranks.groups(tool)
+    assert "it is no Python program" in groups[0].note
+    assert "mine" in names(groups[1])
+
+
+def test_a_signal_leaves_waits_and_sleeps_as_they_were(ranks: Ranks, tool: str) -> None:
+    program = (
+        "import os, select, socket, time\n"
+        "a, b = socket.socketpair()\n"
+        "print('met', flush=True)\n"
+        "start = time.monotonic()\n"
+        "time.sleep(1.5)\n"
+        "assert select.select([a], [], [], 1.5) == ([], [], [])\n"
+        "print(round((time.monotonic() - start) / 1.5), flush=True)\n"
+    )
+    ranks.start(program)
+    ranks.wait_until_they_print()
+    (process,) = ranks.processes
+    seen = 0
+    while process.poll() is None:
+        seen += any(each["threads"] for each in ranks.look(tool)["0"])
+    assert seen > 3
+    assert process.stdout is not None
+    assert process.stdout.read() == "2\n"
+    assert process.returncode == 0
+
+
+def test_arming_costs_less_than_two_milliseconds(tmp_path: Path) -> None:
+    environment = stacks.arm(str(tmp_path), {})
+    place = environment["PYTHONPATH"]
+    program = (
+        "import importlib, sys, time\n"
+        "def once():\n"
+        "    sys.modules.pop('sitecustomize', None)\n"
+        f"    sys.path.insert(0, {place!r})\n"
+        "    importlib.invalidate_caches()\n"
+        "    start = time.process_time()\n"
+        "    try:\n        import sitecustomize\n    except ImportError:\n        pass\n"
+        "    return time.process_time() - start\n"
+        "once()\n"
+        "print(min(once() for _ in range(20)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert float(done.stdout) < 0.002, done.stdout
+
+
+@pytest.mark.parametrize("minor", range(8, 15))
+def test_every_python_is_armed(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, minor: int
+) -> None:
+    python = f"python3.{minor}"
+    monkeypatch.setattr(stacks, "_find_py_spy", lambda pid: None)
+    try:
+        done = subprocess.run([python, "-c", ""], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip(f"no {python}")
+    if done.returncode:
+        pytest.skip(f"{python} does not start")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('met', flush=True)\n")
+    program = DEADLOCK.replace('print("met", flush=True)', "pass")
+    ranks.start(program, python=python, PYTHONPATH=str(tmp_path / "own"))
+    ranks.wait_until_they_print()
+
+    def settled(groups: list[Group]) -> bool:
+        return bool(groups[0].main.frames) and names(groups[0])[0] == "mine"
+
+    (group,) = ranks.groups_until("faulthandler", settled)
+    assert [frame.line for frame in group.main.frames[:2]] == [15, 17]
