@@ -216,12 +216,11 @@ def test_workers_are_shown_on_their_own(ranks: Ranks, tool: str, method: str) ->
     ranks.wait_until_they_print()
 
     def settled(groups: list[Group]) -> bool:
-        return any(names(g)[0] == "work" and g.count == 2 for g in groups if g.main.frames)
+        shown = [g for g in groups if g.main.frames and names(g)[0] == "work"]
+        return waits(groups[:1], "child process") and [g.count for g in shown] == [2]
 
     groups = ranks.groups_until(tool, settled)
     assert groups[0].members == (("n0", 0),)
-    assert groups[0].main.wait is not None
-    assert groups[0].main.wait.kind == "child process"
     (workers,) = [g for g in groups if g.main.frames and names(g)[0] == "work"]
     # a forked worker's frames end where its parent's begin
     assert "<module>" not in names(workers) or method != "fork"

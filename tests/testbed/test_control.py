@@ -282,7 +282,7 @@ def test_an_elastic_run_goes_on_without_a_lost_node(
     project.describe("nodes: [{host: 'node[1-3]', slots: 1}]", launcher="elastic")
     options = ("--min-nodes", "2", "--restarts", "5", "--grace", "1", "--reconnect", "2")
     with project.start(*options, "c.yaml", "job.py") as running:
-        wait_for(running, "of 3", times=3)
+        wait_for(running, "begin", times=3)
         cluster.crash("node3")
         out, err = running.communicate(timeout=180)
     assert running.popen.returncode == 0, out + err
