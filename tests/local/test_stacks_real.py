@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dslaunch.node import stacks
 from dslaunch.report.stacks import Group, fold, page
+from dslaunch.run.supervisor import Patience
 
-Look = Callable[[], dict[str, list[dict[str, Any]]]]
+if TYPE_CHECKING:
+    from conftest import Emulated
 
 ALL_REDUCE = """
 import os, time, torch, torch.distributed as dist
@@ -106,23 +108,23 @@ class Ranks:
             assert process.stdout is not None
             assert process.stdout.readline() == "met\n"
 
-    def look(self, tool: str) -> dict[str, list[dict[str, Any]]]:
+    def look(self) -> dict[str, list[dict[str, Any]]]:
         pids = {rank: process.pid for rank, process in enumerate(self.processes)}
-        found = stacks.collect(pids, str(self.directory), 20)
-        shown = [each for every in found.values() for each in every if each["threads"]]
-        assert {each["tool"] for each in shown} <= {tool}
-        return found
-
-    def groups(self, tool: str) -> list[Group]:
-        found = self.look(tool)
-        return fold({f"n{rank}": {rank: every} for rank, every in found.items()})
+        return stacks.collect(pids, str(self.directory), 20)
 
     def groups_until(self, tool: str, settled: Callable[[list[Group]], bool]) -> list[Group]:
-        """Look again until the programs have come to where they wait."""
+        """Look again until the programs have come to where they wait, and that tool shows it.
+
+        While an interpreter starts, py-spy may find nothing that it understands yet.
+        """
         deadline = time.monotonic() + 60
-        while not settled(groups := self.groups(tool)):
-            assert time.monotonic() < deadline, page(groups)
-        return groups
+        while True:
+            found = self.look()
+            tools = {each["tool"] for every in found.values() for each in every if each["threads"]}
+            groups = fold({f"n{rank}": {rank: every} for rank, every in found.items()})
+            if tools == {tool} and settled(groups):
+                return groups
+            assert time.monotonic() < deadline, (tools, page(groups))
 
     def end(self) -> None:
         for process in self.processes:
@@ -247,7 +249,7 @@ def test_a_rank_below_a_shell_is_found(ranks: Ranks, tool: str, tmp_path: Path) 
     shell.chmod(0o700)
     ranks.start(DEADLOCK, python=str(shell))
     ranks.wait_until_they_print()
-    groups = ranks.groups(tool)
+    groups = ranks.groups_until(tool, lambda found: len(found) == 2)
     assert "it is no Python program" in groups[0].note
     assert "mine" in names(groups[1])
 
@@ -267,7 +269,7 @@ def test_a_signal_leaves_waits_and_sleeps_as_they_were(ranks: Ranks, tool: str) 
     (process,) = ranks.processes
     seen = 0
     while process.poll() is None:
-        seen += any(each["threads"] for each in ranks.look(tool)["0"])
+        seen += any(each["threads"] for each in ranks.look()["0"])
     assert seen > 3
     assert process.stdout is not None
     assert process.stdout.read() == "2\n"
@@ -317,3 +319,22 @@ def test_every_python_is_armed(
 
     (group,) = ranks.groups_until("faulthandler", settled)
     assert [frame.line for frame in group.main.frames[:2]] == [15, 17]
+
+
+def test_a_run_that_is_ended_for_a_hang_tells_what_its_ranks_were_doing(
+    emulated: Emulated,
+) -> None:
+    program = (
+        "import os, time\n"
+        "def waits():\n    time.sleep(600)\n"
+        "def is_stuck():\n    time.sleep(600)\n"
+        "is_stuck() if os.environ['RANK'] == '2' else waits()\n"
+    )
+    seen = emulated.run(program, patience=Patience(grace=2, exit_timeout=20, hang_timeout=2))
+    assert seen.outcome is not None
+    stuck, waiting = fold(seen.outcome.stacks)
+    assert (stuck.members, names(stuck)) == ((("n1", 2),), ["is_stuck", "<module>"])
+    assert (waiting.members, names(waiting)) == (
+        (("n0", 0), ("n0", 1)),
+        ["waits", "<module>"],
+    )
