@@ -12,7 +12,6 @@ import typer
 
 from dslaunch.cli import options
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
-from dslaunch.cluster.model import Allocation
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +19,40 @@ if TYPE_CHECKING:
 
 Ranks = Annotated[
     str | None, typer.Option(help="Show only these ranks' output, such as 0 or 0-3,8.")
+]
+NoSync = Annotated[
+    bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan, ask no node, start nothing.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only how it failed.")]
+Json = Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")]
+Grace = Annotated[
+    float, typer.Option(min=0, help="Seconds between asking a rank to end and killing it.")
+]
+ExitTimeout = Annotated[
+    float, typer.Option(min=0, help="Seconds that ranks may outlive the first good end.")
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", "-d", help="Start it and leave; the nodes hold together.")
+]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Start again so often after a failure or a lost node.")
+]
+MinNodes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Go on with so few nodes; default: not with fewer."),
+]
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(min=1, help="End it when no rank printed or computed for so many seconds."),
+]
+Reconnect = Annotated[
+    float, typer.Option(min=0, help="Seconds in which a lost connection may come back.")
+]
+Silence = Annotated[
+    float, typer.Option(min=1, help="Seconds without a sign after which it counts as lost.")
 ]
 CONTEXT = options.SCRIPT_LAST
 
@@ -36,41 +69,19 @@ def run(
     launcher: Launcher = None,
     env: Setting = None,
     workdir: options.Workdir = None,
-    no_sync: Annotated[
-        bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan, ask no node, start nothing.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only how it failed.")] = False,
+    no_sync: NoSync = False,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
     ranks: Ranks = None,
-    json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds between asking a rank to end and killing it.")
-    ] = 10.0,
-    exit_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that ranks may outlive the first good end.")
-    ] = 300.0,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Start it and leave; the nodes hold together.")
-    ] = False,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="Start again so often after a failure or a lost node.")
-    ] = 0,
-    min_nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Go on with so few nodes; default: not with fewer."),
-    ] = None,
-    hang_timeout: Annotated[
-        float | None,
-        typer.Option(min=1, help="End it when no rank printed or computed for so many seconds."),
-    ] = None,
-    reconnect: Annotated[
-        float, typer.Option(min=0, help="Seconds in which a lost connection may come back.")
-    ] = 20.0,
-    silence: Annotated[
-        float, typer.Option(min=1, help="Seconds without a sign after which it counts as lost.")
-    ] = 15.0,
+    json: Json = False,
+    grace: Grace = 10.0,
+    exit_timeout: ExitTimeout = 300.0,
+    detach: Detach = False,
+    restarts: Restarts = 0,
+    min_nodes: MinNodes = None,
+    hang_timeout: HangTimeout = None,
+    reconnect: Reconnect = 20.0,
+    silence: Silence = 15.0,
 ) -> None:
     """Start a training on every node, stream it, end cleanly.
 
@@ -85,9 +96,6 @@ def run(
         words or [], module=module, no_python=no_python, launcher=launcher, env=env, workdir=workdir
     )
     allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
-    if dry_run:
-        _print_plan(asked, allocation)
-        return
     from dslaunch.run.launch import Request
     from dslaunch.run.supervisor import Patience
 
@@ -98,7 +106,10 @@ def run(
         restarts=restarts,
         min_nodes=min_nodes,
     )
-    _run(request, (json, quiet, parse_ranks(ranks)))
+    if dry_run:
+        _print_plan(request)
+    else:
+        _run(request, (json, quiet, parse_ranks(ranks)))
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:
@@ -116,14 +127,17 @@ def parse_ranks(text: str | None) -> frozenset[int] | None:
     return frozenset(found)
 
 
-def _print_plan(asked: options.Asked, allocation: Allocation) -> None:
+def _print_plan(request: Request) -> None:
     from dslaunch.cli import ui
     from dslaunch.launch.assume import assume
     from dslaunch.launch.plan import make_plan
     from dslaunch.render.dry_run import dry_run
+    from dslaunch.run.launch import counted
 
-    decided = assume(asked.cluster, allocation, str(Path.cwd()))
-    ui.result(dry_run(make_plan(allocation, asked.job, decided, cluster=asked.cluster.name)))
+    cluster, allocation = request.cluster, request.allocation
+    decided = assume(cluster, allocation, str(request.cwd))
+    plan = make_plan(allocation, counted(request, 0), decided, cluster=cluster.name)
+    ui.result(dry_run(plan))
 
 
 def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> None:

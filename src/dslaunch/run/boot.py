@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MODULES = (
     *("frames", "processes", "keeping", "files", "probe", "postmortem", "streams"),
     *("journal", "client"),
-    *("bridge", "wire", "links", "activity", "stacks", "redact", "ranks", "agent"),
+    *("bridge", "wire", "links", "activity", "stacks", "redact", "ranks", "agent", "guardian"),
 )
 """In the order in which they import each other."""
 NO_PYTHON = 127

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeFailure, UsageError
-from dslaunch.run.boot import boot_line, boot_text
+from dslaunch.run.boot import Agent
 from dslaunch.run.session import LostError, Session
 from dslaunch.transport.fake import Answer, FakeTransport
 from dslaunch.transport.local import LocalTransport
@@ -95,8 +95,8 @@ def failure_of(answer: Answer) -> NodeFailure:
     """What a session says of an agent that starts like this."""
     fake = FakeTransport({("*", "command -v"): answer})
     connection = fake.connect(NODE)
-    session = Session("n1", connection, connection.start(boot_line(NODE)), Queue())
-    session.begin(boot_text("run", "n1", silence=60))
+    session = Session(NODE, connection, Agent("run", "n1"), Queue(), fake)
+    session.begin()
     with pytest.raises(LostError) as caught:
         session.hello.result(5)
     return caught.value.failure

@@ -42,6 +42,7 @@ class Elastic:
         """The one agent of a node."""
         redirects: tuple[Word, ...] = (("--log-dir=", logs), "--redirects=3") if logs else ()
         meeting, least = world.rendezvous, world.min_nodes or world.node_count
+        host = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
         is_host = str(placement.node_rank == 0).lower()
         return (
             Process(
@@ -53,7 +54,7 @@ class Elastic:
                         f"--max-restarts={job.restarts}",
                         "--rdzv-backend=c10d",
                         "--rdzv-id=dslaunch",
-                        f"--rdzv-endpoint={meeting.address}:{meeting.port}",
+                        f"--rdzv-endpoint={host}:{meeting.port}",
                         f"--rdzv-conf=is_host={is_host}",
                         f"--local-addr={world.address_of(placement)}",
                         *kind_flag(job, "--no-python"),
