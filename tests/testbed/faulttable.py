@@ -128,7 +128,8 @@ def _row(row: dict[str, object]) -> str:
 
 def _peer_row(row: dict[str, object]) -> str:
     over = "never" if row["over"] is None else f"{row['over']} s"
-    cells = (row["fault"], row["code"], over, row["left"], row["said"])
+    code = "none" if row["code"] is None else row["code"]
+    cells = (row["fault"], code, over, row["left"], row["said"])
     return f"| {' | '.join(str(cell) for cell in cells)} |\n"
 
 

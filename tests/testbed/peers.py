@@ -6,6 +6,7 @@ python -m tests.testbed.peers    measures all and writes tests/testbed/peers.jso
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -25,11 +26,15 @@ PATIENCE = 60.0
 
 
 def main() -> None:
-    """Measure each fault on a fresh cluster."""
-    rows = [measure(fault) for fault in FAULTS]
+    """Measure each fault, or those that are named, on a fresh cluster."""
+    kept = Path(__file__).with_name("peers.json")
+    rows = json.loads(kept.read_text())["rows"] if kept.exists() else []
+    known = {row["fault"]: row for row in rows}
+    known |= {fault: measure(fault) for fault in sys.argv[1:] or FAULTS}
+    rows = [known[fault] for fault in FAULTS]
     versions = f"{version('deepspeed')}, pdsh, torch {version('torch').partition('+')[0]}"
     text = json.dumps({"versions": versions, "rows": rows}, indent=1)
-    Path(__file__).with_name("peers.json").write_text(f"{text}\n")
+    kept.write_text(f"{text}\n")
 
 
 def measure(fault: str) -> dict[str, object]:
@@ -68,8 +73,8 @@ def wait(watched: Watched, began: float) -> tuple[int | None, float | None]:
 def said(watched: Watched, before: int) -> str:
     """The first line after the fault that is no rank's own."""
     later = [line for _, _, line in watched.lines[before:]]
-    own = ("line ", "up", "ending")
-    words = [x for x in later if not x.split(": ", 1)[-1].startswith(own) and x.strip()]
+    # pdsh tears the ranks' lines apart and runs them together
+    words = [x for x in later if re.sub(r"^node\d:|line|up|\d|\s", "", x)]
     return words[0][:100].replace("|", "/") if words else "nothing"
 
 

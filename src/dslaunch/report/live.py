@@ -110,7 +110,7 @@ class TerminalScreen:
     def outcome(self, outcome: Outcome, directory: Path) -> None:
         """Say how it ended: once, and at the very end."""
         self._erase()
-        for row in outcome_rows(outcome, directory, brief=self.quiet):
+        for row in outcome_rows(outcome, directory, brief=self.quiet, width=self.width):
             self.err.write(f"{row}\n")
         self.err.flush()
 
@@ -187,7 +187,7 @@ def decision_rows(decisions: tuple[Decision, ...]) -> list[str]:
     ]
 
 
-def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool) -> list[str]:
+def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int = 80) -> list[str]:
     """How a run ended: the cause, what it wrote last, what to do, what may be left."""
     if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
         return [] if brief else [f"dslaunch: {outcome.message}"]
@@ -203,7 +203,7 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool) -> list[str]
         more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
         rows.append(f"  because of it also {outcome.victims[0]}{more}")
     if outcome.stacks:
-        rows += [f"  {line}" for line in page(fold(outcome.stacks)).splitlines()]
+        rows += [f"  {line}" for line in page(fold(outcome.stacks), width - 2).splitlines()]
     if outcome.left:
         rows.append(f"  could not be ended: {', '.join(outcome.left)}")
     if outcome.unconfirmed:

@@ -205,7 +205,9 @@ def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, A
     """What every rank is doing: host -> rank -> stacks; nodes that do not answer are left out."""
     from concurrent.futures import wait
 
-    asked = {session.host: session.request("stacks", timeout=timeout / 3) for session in sessions}
+    asked = {
+        session.host: session.request("stacks", timeout=timeout * 2 / 3) for session in sessions
+    }
     wait(asked.values(), timeout)
     return {
         host: future.result()

@@ -64,10 +64,9 @@ class ProcessChannel:
         if self.wait(1) is None:
             self._process.kill()
             self._process.wait()
-        self._drain.join(0.5)
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream and not self._drain.is_alive():
-                stream.close()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._drain.join(0.5)  # what the program has left running may hold its errors open
 
     def wait(self, timeout: float) -> int | None:
         """Its exit code, None if it has not ended within `timeout` seconds."""
@@ -84,9 +83,9 @@ class ProcessChannel:
         return self._errors.decode(errors="replace")
 
     def _keep_errors(self) -> None:
-        source = self._process.stderr
-        while source and (data := os.read(source.fileno(), PIECE)):
-            self._errors = (self._errors + data)[-STDERR_KEPT:]
+        with self._process.stderr or contextlib.nullcontext() as source:
+            while source and (data := os.read(source.fileno(), PIECE)):
+                self._errors = (self._errors + data)[-STDERR_KEPT:]
 
 
 def login_line(line: str) -> str:

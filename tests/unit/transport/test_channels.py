@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeFailure, UsageError
-from dslaunch.run.boot import Agent
+from dslaunch.run.boot import Agent, boot_line, boot_text
 from dslaunch.run.session import LostError, Session
 from dslaunch.transport.fake import Answer, FakeTransport
 from dslaunch.transport.local import LocalTransport
@@ -126,7 +126,7 @@ def test_bytes_that_are_no_frames_are_a_broken_agent() -> None:
 
 
 def test_the_agents_text_is_a_program_and_a_length() -> None:
-    length, _, text = boot_text("run", "n1", silence=60).partition(b"\n")
+    length, _, text = boot_text(Agent("run", "n1")).partition(b"\n")
     assert int(length) == len(text)
     compile(text, "agent", "exec")
 
