@@ -28,7 +28,7 @@ TICK = 0.05
 BEAT = 5.0
 STRAY_GRACE = 2.0
 LOST_GRACE = 5.0
-FAREWELL = 2.0
+FAREWELL = 10.0
 JOURNAL_FULL, JOURNAL_LOW = 8 << 20, 1 << 20
 KEPT_OUTPUT = 2 << 30
 """Bytes of output that a detached run keeps on each node."""
@@ -61,6 +61,7 @@ class Agent:
         self.links: Optional[links.Links] = None
         self.deadline: Optional[float] = None
         self.done = False
+        self.done_at: Optional[float] = None
         self.beaten = time.monotonic()
         self.guardian = os.getppid()
 
@@ -83,7 +84,9 @@ class Agent:
             return False
         if not self.clients:
             return self.detached or self.dismissed is not None or self.abandoned()
-        return self.dismissed is not None and time.monotonic() - self.dismissed > FAREWELL
+        # whoever still reads is sent what there is, but cannot keep us
+        since = self.done_at if self.detached else self.dismissed
+        return since is not None and time.monotonic() - since > FAREWELL
 
     def abandoned(self) -> bool:
         """Whether the launcher is gone and has had time to come back."""
@@ -296,9 +299,13 @@ class Agent:
     def do_detach(self, client: Client, message: frames.Message) -> None:
         """From now on nobody holds this run: it ends by itself, or with its other nodes."""
         self.detached = True
-        directory = self.node_directory()
-        self.journal = FileJournal(os.path.join(directory, keeping.JOURNAL), KEPT_OUTPUT)
-        self.links = links.make(message["link"], self)
+        try:
+            directory = self.node_directory()
+            self.journal = FileJournal(os.path.join(directory, keeping.JOURNAL), KEPT_OUTPUT)
+            self.links = links.make(message["link"], self)
+        except OSError as error:
+            client.say({"reply": message["id"], "error": str(error), "time": time.time()})
+            return
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
         reply = {"reply": message["id"], "value": {"directory": directory, "port": self.links.port}}
         client.say({**reply, "time": time.time()})
@@ -383,5 +390,5 @@ class Agent:
             processes.send(living, signal.SIGKILL)
         elif not living and not self.ranks.running():
             self.ranks.finish()
-            self.done = True
+            self.done, self.done_at = True, time.monotonic()
             self.say({"event": "done", "left": sorted(processes.tagged(self.run, self.host))})

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Set
 
-from dslaunch.node import processes
+from dslaunch.node import doing, processes
 
 SIGNAL = 52
 """SIGRTMAX-12, by its number, since C libraries differ in where SIGRTMIN is.
@@ -103,30 +103,6 @@ import sitecustomize
 '''
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) 0x[0-9a-f]+(?: \[(.*)\])? \(most recent")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
-_PYTHON = re.compile(r"python|pypy")
-_SYSCALLS = {
-    "x86_64": {
-        0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select",
-        35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
-        72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 217: "getdents64",
-        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
-        262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
-        332: "statx",
-    },
-    "aarch64": {
-        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 61: "getdents64",
-        63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
-        82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
-        202: "accept", 203: "connect", 207: "recvfrom", 212: "recvmsg", 242: "accept4",
-        260: "wait4", 291: "statx",
-    },
-}  # fmt: skip
-"""The system calls that a process waits in, by the kernel's numbers."""
-_WITH_FILE = {
-    *("read", "write", "ioctl", "pread64", "connect", "accept", "accept4", "recvfrom", "recvmsg"),
-    *("fcntl", "flock", "fsync", "getdents64"),
-}
-"""Those whose first argument is the file descriptor that is waited for."""
 _turn = threading.Lock()
 _spies = threading.BoundedSemaphore(os.cpu_count() or 1)
 
@@ -218,12 +194,12 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
     """Tell what /proc knows, then the stacks."""
     base: Process = {"pid": pid, "state": "", "tool": "proc", "threads": []}
     try:
-        base.update(_from_proc(pid))
+        base.update(doing.tell(pid))
     except OSError:
         told[pid] = {**base, "error": GONE}
         return
     told[pid] = {**base, "error": "its stacks were not told in time"}
-    python = _PYTHON.match(os.path.basename(_link(f"/proc/{pid}/exe")))
+    python = doing.PYTHON.match(os.path.basename(doing.link(f"/proc/{pid}/exe")))
     if not python and _note_of(pid) is None:
         told[pid] = {**base, "error": "it is no Python program"}
         return
@@ -241,79 +217,12 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
 
 def _from_here(pid: int, threads: List[Process]) -> List[Process]:
     """The threads with paths as the process itself would write them: equal on all nodes."""
-    start = f"{_link(f'/proc/{pid}/cwd')}/"
+    start = f"{doing.link(f'/proc/{pid}/cwd')}/"
     for thread in threads:
         for frame in thread["frames"]:
             if len(start) > 1 and frame["file"].startswith(start):
                 frame["file"] = frame["file"][len(start) :]
     return threads
-
-
-# ------------------------------------------------------------ what /proc tells
-
-
-def _from_proc(pid: int) -> Process:
-    """What can be known of any process. Raises OSError if it is gone."""
-    state = _status(str(pid))["State"][:1]
-    if state in "ZX":
-        raise ProcessLookupError
-    number, _, arguments = _read(f"/proc/{pid}/syscall").partition(" ")
-    # a running process shows "running", one that is stopped outside of a call "-1"
-    names = _SYSCALLS.get(os.uname().machine, {})
-    call = names.get(int(number), number) if number.isdigit() else ""
-    first = arguments.partition(" ")[0]
-    on = _link(f"/proc/{pid}/fd/{int(first, 16)}") if call in _WITH_FILE else ""
-    return {
-        "pid": pid,
-        "command": _command(_read(f"/proc/{pid}/cmdline").split("\0")),
-        "state": state,
-        "wchan": _read(f"/proc/{pid}/wchan").strip("0"),
-        "syscall": call,
-        "on": on,
-        "stack": re.findall(r"\] (\w+)\+", _read(f"/proc/{pid}/stack")),
-    }
-
-
-def _command(words: List[str]) -> str:
-    """A command in short: the program, and a Python's script; its arguments may be private."""
-    program = os.path.basename(words[0])
-    if not _PYTHON.match(program):
-        return program
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "-c":
-            return f"{program} -c"
-        if word == "-m":
-            return f"{program} -m {next(rest, '')}"
-        if word in ("-X", "-W"):
-            next(rest, None)
-        elif not word.startswith("-"):
-            return f"{program} {os.path.basename(word)}"
-    return program
-
-
-def _read(path: str) -> str:
-    """What a file of /proc holds; nothing if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip("\0\n")
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    """Where a link of /proc points; nothing if it cannot be read."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def _status(pid: str) -> Dict[str, str]:
-    """The fields of /proc/PID/status. Raises OSError."""
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        pairs = (line.partition(":") for line in file)
-        return {name: value.strip() for name, _, value in pairs}
 
 
 # ------------------------------------------------------------ py-spy
@@ -347,8 +256,8 @@ def _by_py_spy(pid: int, deadline: float) -> List[Process]:
 
 def _find_py_spy(pid: int) -> Optional[str]:
     """py-spy on our PATH, or else beside the interpreter of that process."""
-    first = _read(f"/proc/{pid}/cmdline").partition("\0")[0]
-    beside = [os.path.dirname(first), os.path.dirname(_link(f"/proc/{pid}/exe"))]
+    first = doing.read(f"/proc/{pid}/cmdline").partition("\0")[0]
+    beside = [os.path.dirname(first), os.path.dirname(doing.link(f"/proc/{pid}/exe"))]
     # without an absolute directory it would be sought in ours
     places = [place for place in beside if place.startswith("/")]
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.pathsep.join(places))
@@ -400,7 +309,7 @@ def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
     note = _note_of(pid)
     if note is None:
         raise _NoStacksError("not armed")
-    if not _has(_status(str(pid))["SigCgt"]):
+    if not _has(doing.status(str(pid))["SigCgt"]):
         raise _NoStacksError(f"the process has given up the handler of signal {SIGNAL}")
     deaf = _deaf(pid)
     listener = _listener(pid, deaf)
@@ -419,10 +328,10 @@ def _note_of(pid: int) -> Optional[str]:
     """The descriptor that this very process writes its stacks into; None if it has none."""
     try:
         # the number that the process itself knows: the last, if it has a PID namespace
-        own = _status(str(pid))["NSpid"].split()[-1]
+        own = doing.status(str(pid))["NSpid"].split()[-1]
         name = f"/memfd:{NOTE}:{own} (deleted)"
         paths = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
-        return next((path for path in paths if _link(path) == name), None)
+        return next((path for path in paths if doing.link(path) == name), None)
     except (OSError, LookupError):
         return None
 
@@ -440,7 +349,7 @@ def _deaf(pid: int) -> Set[int]:
     found = set()
     for tid in map(int, os.listdir(f"/proc/{pid}/task")):
         with contextlib.suppress(OSError):
-            status = _status(f"{pid}/task/{tid}")
+            status = doing.status(f"{pid}/task/{tid}")
             if any(_has(status[mask]) for mask in ("SigBlk", "SigPnd", "ShdPnd")):
                 found.add(tid)
     return found

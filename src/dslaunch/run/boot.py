@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 MODULES = (
     *("frames", "processes", "keeping", "files", "probe", "postmortem", "streams"),
     *("journal", "client"),
-    *("bridge", "wire", "links", "activity", "stacks", "redact", "ranks", "agent", "guardian"),
+    *(
+        "bridge",
+        "wire",
+        "links",
+        "activity",
+        "doing",
+        "stacks",
+        "redact",
+        "ranks",
+        "agent",
+        "guardian",
+    ),
 )
 """In the order in which they import each other."""
 NO_PYTHON = 127

@@ -29,6 +29,8 @@ class Inquiry:
     directories: tuple[str, ...]
     """Directories of which it is asked who shares them; made where they are missing."""
     source: Source | None
+    before: str | None = None
+    """The name that the agents of an earlier attempt had: what they left is ended."""
 
 
 Answers = dict[str, Any]
@@ -100,6 +102,8 @@ def _first_questions(
         "interpreter": placement.node.python or "python3",
         "nonce_write": write,
     }
+    if inquiry.before is not None:
+        questions["clean"] = {"run": inquiry.before, "ended": False}
     source = inquiry.source
     if source is not None:
         wanted = dict(source.digests) or ({source.script: ""} if source.script else {})

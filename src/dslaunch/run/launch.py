@@ -114,6 +114,8 @@ class Whole:
             inbox: Inbox = Queue(INBOX_SIZE)
             sessions = self.open_sessions(agent_run(self.run, count), inbox, stack)
             question = inquiry(request.cluster, allocation, job, request.cwd)
+            if count:
+                question = replace(question, before=agent_run(self.run, count - 1))
             facts = gather(question, sessions, self.interrupts)
             decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
             world = World(allocation, decided.rendezvous, job.min_nodes)

@@ -1,0 +1,96 @@
+"""What /proc tells of a process that does something, or waits for it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List
+
+PYTHON = re.compile(r"python|pypy")
+_SYSCALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 23: "select",
+        35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 61: "wait4",
+        72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 217: "getdents64",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
+        262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+        332: "statx",
+    },
+    "aarch64": {
+        22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 56: "openat", 61: "getdents64",
+        63: "read", 64: "write", 67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
+        82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
+        202: "accept", 203: "connect", 207: "recvfrom", 212: "recvmsg", 242: "accept4",
+        260: "wait4", 291: "statx",
+    },
+}  # fmt: skip
+"""The system calls that a process waits in, by the kernel's numbers."""
+_WITH_FILE = {
+    *("read", "write", "ioctl", "pread64", "connect", "accept", "accept4", "recvfrom", "recvmsg"),
+    *("fcntl", "flock", "fsync", "getdents64"),
+}
+"""Those whose first argument is the file descriptor that is waited for."""
+
+
+def tell(pid: int) -> Dict[str, Any]:
+    """What can be known of any process. Raises OSError if it is gone."""
+    state = status(str(pid))["State"][:1]
+    if state in "ZX":
+        raise ProcessLookupError
+    number, _, arguments = read(f"/proc/{pid}/syscall").partition(" ")
+    # a running process shows "running", one that is stopped outside of a call "-1"
+    names = _SYSCALLS.get(os.uname().machine, {})
+    call = names.get(int(number), number) if number.isdigit() else ""
+    first = arguments.partition(" ")[0]
+    on = link(f"/proc/{pid}/fd/{int(first, 16)}") if call in _WITH_FILE else ""
+    return {
+        "pid": pid,
+        "command": command(read(f"/proc/{pid}/cmdline").split("\0")),
+        "state": state,
+        "wchan": read(f"/proc/{pid}/wchan").strip("0"),
+        "syscall": call,
+        "on": on,
+        "stack": re.findall(r"\] (\w+)\+", read(f"/proc/{pid}/stack")),
+    }
+
+
+def command(words: List[str]) -> str:
+    """A command in short: the program, and a Python's script; its arguments may be private."""
+    program = os.path.basename(words[0])
+    if not PYTHON.match(program):
+        return program
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-c":
+            return f"{program} -c"
+        if word == "-m":
+            return f"{program} -m {next(rest, '')}"
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return f"{program} {os.path.basename(word)}"
+    return program
+
+
+def read(path: str) -> str:
+    """What a file of /proc holds; nothing if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip("\0\n")
+    except OSError:
+        return ""
+
+
+def link(path: str) -> str:
+    """Where a link of /proc points; nothing if it cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def status(pid: str) -> Dict[str, str]:
+    """The fields of /proc/PID/status. Raises OSError."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        pairs = (line.partition(":") for line in file)
+        return {name: value.strip() for name, _, value in pairs}
