@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
-from dslaunch.cli.run import parse_ranks
+from dslaunch.cli.screens import parse_ranks
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import options
+from dslaunch.cli import options, screens
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
-from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from dslaunch.run.launch import Request
 
-Ranks = Annotated[
-    str | None, typer.Option(help="Show only these ranks' output, such as 0 or 0-3,8.")
-]
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
 ]
@@ -72,7 +66,7 @@ def run(
     no_sync: NoSync = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
-    ranks: Ranks = None,
+    ranks: screens.Ranks = None,
     json: Json = False,
     grace: Grace = 10.0,
     exit_timeout: ExitTimeout = 300.0,
@@ -109,22 +103,7 @@ def run(
     if dry_run:
         _print_plan(request)
     else:
-        _run(request, (json, quiet, parse_ranks(ranks)))
-
-
-def parse_ranks(text: str | None) -> frozenset[int] | None:
-    """Read `0-3,8` as a set of ranks. Raises UsageError."""
-    if text is None:
-        return None
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(
-                f"--ranks: {part!r} is no rank", hint="write for example --ranks 0-3,8"
-            )
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        _run(request, (json, quiet, screens.parse_ranks(ranks)))
 
 
 def _print_plan(request: Request) -> None:
@@ -141,25 +120,13 @@ def _print_plan(request: Request) -> None:
 
 
 def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> None:
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.run.detach import GOES_ON
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show
-    screen = (
-        JsonScreen(sys.stdout)
-        if json
-        else TerminalScreen(
-            sys.stdout,
-            sys.stderr,
-            nodes=request.allocation.hosts,
-            ranks=ranks,
-            quiet=quiet,
-            colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-            width=shutil.get_terminal_size().columns,
-        )
-    )
+    screen = screens.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
     outcome, directory = run_job(request, screen)
-    if request.detached and outcome.status == "ok":
+    if outcome.message == GOES_ON:
         screen.detached(directory.name)
     else:
         screen.outcome(outcome, directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets as randomness
 import time
+from dataclasses import replace
 from queue import Empty
 
 from dslaunch.errors import NodeError, NodeFailure
@@ -14,6 +15,8 @@ from dslaunch.run.session import Inbox, Lost, Session
 from dslaunch.run.supervisor import Patience, start_message
 from dslaunch.run.watch import Watch, read_event
 
+GOES_ON = "goes on"
+"""The outcome's message for a run that has started well and is not over."""
 SETTLE = 3.0
 """Seconds after the last node has started its processes in which a failure is still reported."""
 START_TIMEOUT = 60.0
@@ -29,7 +32,8 @@ def detach(
 ) -> Outcome:
     """Start the plan, let the nodes hold each other, and leave. Raises NodeError.
 
-    The outcome is `ok` once all nodes have started; a job that fails at once is told as that.
+    The outcome says GOES_ON once all nodes have started; a job that fails or ends at once is told
+    as that.
     """
     port = prepare(sessions, plan, patience)
     link = {"address": plan.rendezvous.address, "port": port}
@@ -66,7 +70,7 @@ def prepare(sessions: list[Session], plan: Plan, patience: Patience) -> int:
 
 def settle(sessions: list[Session], inbox: Inbox, watch: Watch) -> Outcome:
     """Stay until all nodes have started their processes and none has failed at once."""
-    waiting = {session.host for session in sessions}
+    waiting, running = ({session.host for session in sessions} for _ in range(2))
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         try:
@@ -80,9 +84,11 @@ def settle(sessions: list[Session], inbox: Inbox, watch: Watch) -> Outcome:
         elif isinstance(arrival, dict):
             event = read_event(session.host, arrival, session.offset)
             watch.happened(event)
-            if failed(event) or event.kind == "ended":
-                break
+            if event.kind == "ended":
+                running.discard(session.host)
+            if failed(event) or not running:
+                return watch.outcome()
             if event.kind == "started" and session.host in waiting:
                 waiting.discard(session.host)
                 deadline = deadline if waiting else time.monotonic() + SETTLE
-    return watch.outcome()
+    return replace(watch.outcome(), message=GOES_ON)
