@@ -127,8 +127,10 @@ def test_secrets_are_not_in_what_a_detached_run_keeps(project: Project) -> None:
 # ---------------------------------------------------------------- connections that break
 
 
-def test_a_run_goes_on_when_its_connection_comes_back(project: Project) -> None:
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_a_run_goes_on_when_its_connection_comes_back(project: Project, transport: str) -> None:
     project.write("job.py", COUNTER)
+    project.describe(transport=transport)
     with project.start("c.yaml", "job.py", "200") as running:
         wait_for(running, "line 5", times=8)
         project.cluster.run("node2", ["sh", "-c", CUT_SSH], user="root", check=True)

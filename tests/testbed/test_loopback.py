@@ -1,0 +1,76 @@
+"""`dslaunch run` over plain sshd of this machine, where there are no namespaces either."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dslaunch.node import processes
+from tests.testbed.loopback import Loopback, missing
+
+pytestmark = pytest.mark.sshd
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    if reason := missing():
+        pytest.skip(reason)
+    with Loopback(3, tmp_path_factory.mktemp("loopback")) as found:
+        yield found
+
+
+@pytest.fixture(params=["fabric", "openssh"])
+def run(servers: Loopback, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Done]:
+    """Call `dslaunch run` on three nodes of one rank."""
+    (tmp_path / "c.yaml").write_text(
+        f"nodes: [{{host: 'node[1-3]', slots: 1}}]\npython: {sys.executable}\nlauncher: direct\n"
+        f"transport: {request.param}\nssh: {{config_file: '{servers.config}'}}\n"
+        f"storage: {{workdir: '{tmp_path}/work'}}\nenv_from: [V]\n"
+    )
+
+    def call(script: str, *words: str, **env: str) -> Done:
+        (tmp_path / "job.py").write_text(script)
+        command = [sys.executable, "-m", "dslaunch", "run", "--grace", "1", "c.yaml", "job.py"]
+        where = {**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state"), **env}
+        done = subprocess.run(
+            [*command, *words], cwd=tmp_path, env=where, text=True, capture_output=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        (directory,) = (tmp_path / "state" / "runs").iterdir()
+        assert not [pid for pid in processes.pids() if carries(pid, directory.name)]
+        return done
+
+    return call
+
+
+def carries(pid: int, run: str) -> bool:
+    return processes.environment(pid).get(b"DSLAUNCH_RUN_ID") == run.encode()
+
+
+def test_every_node_runs_its_rank(run: Callable[..., Done]) -> None:
+    done = run("import os; print('rank', os.environ['RANK'])")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"node{r + 1}:{r}│rank {r}" for r in range(3)]
+
+
+def test_arguments_and_environment_arrive_unchanged(run: Callable[..., Done]) -> None:
+    nasty = ["", "a b", "$HOME", "`id`", "'\"\\", "ünï\n2", "*"]
+    script = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['V']]))"
+    done = run(script, *nasty, V="$x 'y'\n")
+    seen = {line.partition("│")[2] for line in done.stdout.splitlines()}
+    assert [json.loads(text) for text in seen] == [[nasty, "$x 'y'\n"]]
+
+
+def test_one_failing_rank_ends_all(run: Callable[..., Done]) -> None:
+    done = run(
+        "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(300)\n"
+    )
+    assert done.returncode == 7
+    assert "rank 1 on node2 failed first: exit code 7" in done.stderr
