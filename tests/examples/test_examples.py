@@ -59,7 +59,8 @@ def test_any_number_of_ranks_gives_the_result_of_one_process(tmp_path: Path) -> 
 def test_the_loss_goes_down_and_every_rank_says_where_it_is(tmp_path: Path) -> None:
     output = train("train_ddp.py", 2, tmp_path, "--check")
     assert losses(output)[-1] < losses(output)[0] / 2
-    assert sorted(re.findall(r"^rank (\d) of 2 on \S+, cpu$", output, re.M)) == ["0", "1"]
+    # torchrun lets its ranks write into one pipe, and their lines may run into each other
+    assert sorted(re.findall(r"rank (\d) of 2 on [^\s,]+, cpu", output)) == ["0", "1"]
     assert "the parameters are equal on all ranks" in output
 
 
