@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dslaunch.cluster.hostfile import parse_hostfile
+from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
 from dslaunch.cluster.nodeset import expand, numbers
 from dslaunch.errors import UsageError
 
 DEFAULT_SLOTS = 8
 
+_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _COUNTED = re.compile(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?")
 _GPU = re.compile(r"(?m)^GPU ([0-9]+):")
 
@@ -76,8 +78,8 @@ def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
     The parts of a heterogeneous job are known by a suffix, as in SLURM_JOB_NODELIST_HET_GROUP_0
     (SLURM's page on heterogeneous jobs, "Environment Variables").
     """
-    size = environ.get("SLURM_HET_SIZE", "")
-    groups = [f"_HET_GROUP_{i}" for i in range(int(size))] if size.isdecimal() else [""]
+    size = _count(environ.get("SLURM_HET_SIZE", ""))
+    groups = [f"_HET_GROUP_{i}" for i in range(size)] if size else [""]
     nodes: list[tuple[str, int]] = []
     guessed = False
     for group in groups:
@@ -106,19 +108,16 @@ def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:
     SLURM_GPUS_PER_TASK times the tasks of SLURM_TASKS_PER_NODE, if those are equal on all nodes.
     """
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        counts = [part.rpartition(":")[2] for part in environ.get(name + group, "").split(",")]
-        total = sum(int(count) for count in counts if count.isdecimal())
-        if total and all(count.isdecimal() for count in counts):
-            return total
+        counts = [_last(part) for part in environ.get(name + group, "").split(",")]
+        if None not in counts and any(counts):
+            return sum(filter(None, counts))
     try:
         return len(set(numbers(environ.get(f"SLURM_JOB_GPUS{group}", "")))) or None
     except ValueError:
         pass
     tasks = run_lengths(environ.get(f"SLURM_TASKS_PER_NODE{group}", ""))
-    gpus = environ.get(f"SLURM_GPUS_PER_TASK{group}", "").rpartition(":")[2]
-    if gpus.isdecimal() and len(set(tasks)) == 1:
-        return tasks[0] * int(gpus) or None
-    return None
+    gpus = _last(environ.get(f"SLURM_GPUS_PER_TASK{group}", ""))
+    return tasks[0] * gpus or None if gpus and len(set(tasks)) == 1 else None
 
 
 def run_lengths(text: str) -> tuple[int, ...]:
@@ -130,7 +129,19 @@ def run_lengths(text: str) -> tuple[int, ...]:
     return tuple(number for number, times in counted for _ in range(times))
 
 
+def _last(text: str) -> int | None:
+    """Give the count at the end of `gpu:a100:4`; None for what is no count."""
+    return _count(text.rpartition(":")[2])
+
+
+def _count(text: str) -> int | None:
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
 def _alike(hosts: Iterable[str], slots: int | None) -> tuple[tuple[str, int], ...]:
+    """Give each host the same slots. Raises UsageError for more than a cluster file may have."""
+    if slots is not None and slots > MOST_SLOTS:
+        raise UsageError(f"{slots} slots of a node are too many, at most {MOST_SLOTS} can be")
     return tuple((host, slots or DEFAULT_SLOTS) for host in hosts)
 
 

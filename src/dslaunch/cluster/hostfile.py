@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
 from dslaunch.cluster.nodeset import shortened
 from dslaunch.errors import ConfigError, Problem
@@ -54,6 +55,8 @@ def _fault(line: str, found: dict[str, int]) -> str | None:
         return f"host {host!r} is there already"
     if slots == 0:
         return f"host {host!r} has no slots; leave it out"
+    if slots > MOST_SLOTS:
+        return f"host {host!r} has {slots} slots, at most {MOST_SLOTS} can be"
     if rest[1] is not None and int(rest[1]) < slots:
         return f"host {host!r} has more slots, {slots}, than max_slots, {rest[1]}"
     return host_fault(host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 LARGEST = 16 * 2**20
 """Bytes of a file; 100,000 nodes written out one by one are about 4 MiB."""
+TOLD = 100
+"""The most problems of one file that are told."""
 
 
 def load_cluster(path: Path) -> model.Cluster:
@@ -30,11 +33,10 @@ def parse_cluster(text: str, file: str) -> model.Cluster:
     document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
     checked = findings.check(document)
     found = rules.expand_nodes(document, checked)
-    problems = _each_place_once([*document.problems, *checked.problems])
-    problems += found.problems
-    problems += rules.contradictions(document, checked, found.nodes)
+    contradictions = rules.contradictions(document, checked, found.nodes)
+    problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
     if problems or checked.file is None:
-        raise ConfigError(tuple(problems))
+        raise ConfigError(_first(_each_place_once(problems)))
     return _cluster(checked.file, found.nodes, file)
 
 
@@ -83,6 +85,16 @@ def _each_place_once(problems: list[Problem]) -> list[Problem]:
     return list(first.values())
 
 
+def _first(problems: list[Problem]) -> tuple[Problem, ...]:
+    """Keep the first problems of a file in which something is wrong again and again."""
+    problems = sorted(problems)
+    told, more = problems[:TOLD], problems[TOLD:]
+    if more:
+        words = f"from here on there are {len(more):,} more problems"
+        told.append(replace(more[0], path="", message=words))
+    return tuple(told)
+
+
 def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Cluster:
     from dslaunch.cluster.rules import secrets
 
@@ -104,7 +116,7 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         ),
         env=tuple(file.env.items()),
         env_from=tuple(file.env_from),
-        secrets=tuple(model.SecretSource(*secret) for _, secret in secrets(file)),
+        secrets=tuple(secret for _, secret in secrets(file)),
         launcher=file.launcher,
         slurm=tuple(file.slurm.items()),
         job=_job(file),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 Pairs = tuple[tuple[str, str], ...]
 """An ordered mapping of text to text as a hashable value; names are unique."""
+MOST_SLOTS = 1024
+"""The most slots of one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Allocation:
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
-        return sum(len(p.slots) for p in self.placements)
+        return self.placements[-1].ranks.stop if self.placements else 0
 
     @property
     def hosts(self) -> tuple[str, ...]:

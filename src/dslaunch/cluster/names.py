@@ -32,14 +32,27 @@ def host_fault(name: str) -> str | None:
 
 def address_fault(address: str) -> str | None:
     """Say what is wrong with an address, if anything is: a host's name, or IPv4, or IPv6."""
-    if ":" not in address:
+    try:
+        number = ipaddress.ip_address(address)
+    except ValueError:
+        if ":" in address:
+            return f"{shortened(address)} is no IPv6 address"
         fault = host_fault(address)
         return fault and fault.replace("host name", "address", 1)
+    return f"{address!r} is no address that others can dial" if number.is_unspecified else None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address or a host's name stands for the very machine that reads it."""
     try:
-        ipaddress.IPv6Address(address)
+        return ipaddress.ip_address(address).is_loopback
     except ValueError:
-        return f"{shortened(address)} is no IPv6 address"
-    return None
+        return address == "localhost"
+
+
+def plain_address(address: str) -> str:
+    """Give an address in the one form that two ways of writing the same one share."""
+    return str(ipaddress.IPv6Address(address)) if ":" in address else address
 
 
 def _number_fault(name: str) -> str | None:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 LIMIT = 100_000
 """The most names that one text may stand for."""
+LONGEST = 253
+"""The most characters of one name: what the DNS takes (RFC 1035, section 2.3.4, as text)."""
 
 _PART = re.compile(r"(?:[^,\[\]]++|\[[^\[\]]*+\])*+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -35,6 +37,11 @@ class _Range(NamedTuple):
     def size(self) -> int:
         return self.last - self.first + 1
 
+    @property
+    def length(self) -> int:
+        """How many characters the longest of the numbers has."""
+        return max(self.width, len(str(self.last)))
+
     def texts(self) -> list[str]:
         return [f"{number:0{self.width}}" for number in range(self.first, self.last + 1)]
 
@@ -46,8 +53,6 @@ def expand(folded: str) -> tuple[str, ...]:
     """
     if not folded:
         raise ValueError("the name is empty")
-    if "[" not in folded and "]" not in folded and "," not in folded:
-        return (folded,)
     names: list[str] = []
     for part in _parts(folded):
         names += _expand_part(part)
@@ -91,7 +96,7 @@ def numbers(text: str) -> tuple[int, ...]:
     """
     ranges = [_range(part, text) for part in text.split(",")]
     if sum(each.size for each in ranges) > LIMIT:
-        raise ValueError(_too_many(text))
+        raise ValueError(_too_many(text, "numbers"))
     return tuple(n for each in ranges for n in range(each.first, each.last + 1))
 
 
@@ -131,6 +136,9 @@ def _parts(folded: str) -> Iterator[str]:
 def _expand_part(part: str) -> list[str]:
     pieces = _BRACKETS.split(part)
     lists = [[_range(text, part) for text in inside.split(",")] for inside in pieces[1::2]]
+    length = sum(map(len, pieces[::2])) + sum(max(r.length for r in each) for each in lists)
+    if length > LONGEST:
+        raise ValueError(f"{shortened(part)} has a name of more than {LONGEST} characters")
     if math.prod(sum(each.size for each in ranges) for ranges in lists) > LIMIT:
         raise ValueError(_too_many(part))
     choices = [
@@ -144,7 +152,8 @@ def _range(text: str, whole: str) -> _Range:
     match = _RANGE.fullmatch(text)
     if match is None:
         where = "" if text == whole else f" in {shortened(whole)}"
-        raise ValueError(f"{shortened(text)}{where} is no number and no range such as 1-4")
+        why = "; write an IPv6 address without brackets" if text.count(":") > 1 else ""
+        raise ValueError(f"{shortened(text)}{where} is no number and no range such as 1-4{why}")
     first, last = match[1], match[2] or match[1]
     padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
     if padded and len(first) != len(last):
@@ -154,8 +163,8 @@ def _range(text: str, whole: str) -> _Range:
     return _Range(int(first), int(last), len(first) if padded else 1)
 
 
-def _too_many(folded: str) -> str:
-    return f"{shortened(folded)} stands for more than {LIMIT:,} names"
+def _too_many(folded: str, what: str = "names") -> str:
+    return f"{shortened(folded)} stands for more than {LIMIT:,} {what}"
 
 
 def shortened(value: object, limit: int = 60) -> str:

@@ -8,15 +8,12 @@ from functools import cache
 from typing import Any
 
 from dslaunch.cluster.findings import Checked
-from dslaunch.cluster.model import Node
-from dslaunch.cluster.names import address_fault, host_fault
+from dslaunch.cluster.model import Node, SecretSource
+from dslaunch.cluster.names import address_fault, host_fault, plain_address
 from dslaunch.cluster.nodeset import LIMIT, expand
 from dslaunch.cluster.schema import ClusterFile, NodeEntry
 from dslaunch.cluster.yamltext import Document, Path
 from dslaunch.errors import Problem
-
-Secret = tuple[str, str | None]
-"""A variable's name, and the file that has its value."""
 
 _FOR_ALL = ("user", "port", "identity_file", "jump")
 
@@ -73,12 +70,13 @@ class Nodes:
         kind = str(path[-1])
         twice = []
         for name in names:
-            if (kind, name) in self.owners:
+            key = kind, plain_address(name)
+            if key in self.owners:
                 twice.append(name)
             else:
-                self.owners[kind, name] = path
+                self.owners[key] = path
         if twice:
-            line = self.document.place(self.owners[kind, twice[0]])[0]
+            line = self.document.place(self.owners[kind, plain_address(twice[0])])[0]
             more = f" (and {len(twice) - 1:,} more)" if len(twice) > 1 else ""
             self.problem(path, f"{kind} {twice[0]!r}{more} is there already, in line {line}")
 
@@ -136,17 +134,14 @@ def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> I
         yield document.problem(path, words)
 
 
-def secrets(file: ClusterFile) -> list[tuple[int, Secret]]:
+def secrets(file: ClusterFile) -> Iterator[tuple[int, SecretSource]]:
     """Give the secrets, each with the index of its item in the list."""
-    return [
-        (index, secret)
-        for index, item in enumerate(file.secrets)
-        for secret in (
-            [(item, None)]
-            if isinstance(item, str)
-            else [(name, source.file) for name, source in item.items()]
-        )
-    ]
+    for index, item in enumerate(file.secrets):
+        if isinstance(item, str):
+            yield index, SecretSource(item)
+        else:
+            for name, source in item.items():
+                yield index, SecretSource(name, source.file)
 
 
 _Complaint = tuple[Path, str]
@@ -185,10 +180,10 @@ def _job(file: ClusterFile, checked: Checked) -> Iterator[_Complaint]:
 def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
     """Find secrets that are named twice, or named as what is written down as well."""
     hidden: set[str] = set()
-    for index, (name, _) in secrets(file):
-        if name in hidden:
-            yield ("secrets", index), f"`{name}` is there already"
-        hidden.add(name)
+    for index, secret in secrets(file):
+        if secret.name in hidden:
+            yield ("secrets", index), f"`{secret.name}` is there already"
+        hidden.add(secret.name)
     for index, name in enumerate(file.env_from):
         if name in hidden:
             yield ("env_from", index), f"`{name}` is a secret; leave it out here"

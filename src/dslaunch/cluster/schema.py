@@ -1,6 +1,8 @@
 """The shape of the cluster file: its keys, their types, their limits and what they mean.
 
-What needs more than one key to judge is in `load`. The values that a file becomes are in `model`.
+What needs more than one key to judge is in `rules`; where a JSON Schema can say it to editors, it
+is here as well, as a `json_schema_extra` that pydantic itself does not check. The values that a
+file becomes are in `model`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from dslaunch.cluster.model import MOST_SLOTS
+
 TITLE = "dslaunch cluster file"
 VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
 """Keys for which, and below which, a plain scalar is the text that is written."""
-MOST_SLOTS = 1024
-
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -47,9 +49,11 @@ def _automatic(value: Any) -> str:
     return "<auto>" if value == "auto" else "<value>"
 
 
-def _shape(value: Any) -> str:
-    if isinstance(value, list):
-        return "<list>"
+def _listed(value: Any) -> str:
+    return "<list>" if isinstance(value, list) else "<scalar>"
+
+
+def _mapped(value: Any) -> str:
     return "<mapping>" if isinstance(value, dict) else "<scalar>"
 
 
@@ -71,8 +75,12 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
 Slots = Annotated[
     Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
-    | Annotated[list[Slot], Field(min_length=1), Tag("<list>")],
-    Discriminator(lambda value: "<scalar>" if _shape(value) != "<list>" else "<list>"),
+    | Annotated[
+        list[Slot],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+        Tag("<list>"),
+    ],
+    Discriminator(_listed),
 ]
 Label = Annotated[
     str,
@@ -87,6 +95,15 @@ Environment = Annotated[
 ]
 
 
+def _with(*keys: str) -> dict[str, Any]:
+    """Give the schema of a mapping in which all these keys have a value, which is text."""
+    return {"properties": {key: {"type": "string"} for key in keys}, "required": list(keys)}
+
+
+_ONE_INTERPRETER = ConfigDict(json_schema_extra={"not": _with("python", "activate")})
+_SPARE: dict[str, Any] = {"properties": {"spare": {"const": True}}, "required": ["spare"]}
+
+
 class Section(BaseModel):
     """A mapping with known keys."""
 
@@ -96,9 +113,12 @@ class Section(BaseModel):
 class NodeEntry(Section):
     """One machine, or many that are alike."""
 
+    model_config = _ONE_INTERPRETER
+
     host: Text = Field(
         description="The name that a client dials and that logs show. Folded for many: "
         "`node[01-04]`, `a[1,3],b7`. A name of ~/.ssh/config is fine.",
+        json_schema_extra={"pattern": r"^[A-Za-z0-9_[][A-Za-z0-9._,[\]-]*$"},
     )
     slots: Slots = Field(
         description="How many GPUs each may use, or the list of their indexes: `8`, `[0, 1, 2, 3]`."
@@ -107,6 +127,7 @@ class NodeEntry(Section):
         None,
         description="What the other nodes dial; folded, it is paired with `host` in the written "
         "order. Default: found out from the nodes.",
+        json_schema_extra={"pattern": r"^[A-Za-z0-9_:[][A-Za-z0-9._,:%[\]-]*$"},
     )
     user: Word | None = Field(None, description="The user to log in as. Default: `ssh.user`.")
     port: Port | None = Field(None, description="The SSH port. Default: `ssh.port`.")
@@ -195,6 +216,8 @@ class SecretFile(Section):
 class JobSection(Section):
     """What runs when the command line names nothing. One of `script` and `module`."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_with("script"), _with("module")]})
+
     script: Text | None = Field(None, description="A script, relative to the working directory.")
     module: (
         Annotated[str, Matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "a module such as `pkg.train`")]
@@ -211,12 +234,14 @@ class JobSection(Section):
 _Secret = Annotated[
     Annotated[Variable, Tag("<scalar>")]
     | Annotated[dict[Variable, SecretFile], Field(min_length=1), Tag("<mapping>")],
-    Discriminator(_shape),
+    Discriminator(_mapped),
 ]
 
 
 class ClusterFile(Section):
     """One cluster: its nodes, how to reach them and what to run on them."""
+
+    model_config = _ONE_INTERPRETER
 
     name: (
         Annotated[
@@ -226,7 +251,9 @@ class ClusterFile(Section):
         | None
     ) = Field(None, description="The cluster's name in messages. Default: the file's name.")
     nodes: list[NodeEntry] = Field(
-        min_length=1, description="The machines, in rank order. One entry may stand for many."
+        min_length=1,
+        description="The machines, in rank order. One entry may stand for many.",
+        json_schema_extra={"contains": {"not": _SPARE}},
     )
     transport: Literal["local", "fabric", "openssh", "fake"] = Field(
         "fabric",
@@ -260,6 +287,7 @@ class ClusterFile(Section):
         default_factory=list,
         description="Variables that are written nowhere: a name, read from the caller's "
         "environment, or `NAME: {file: path}`.",
+        json_schema_extra={"uniqueItems": True},
     )
     launcher: Annotated[
         str, Matching(r"[A-Za-z_][A-Za-z0-9_-]*", "a launcher's name such as `torchrun`")
@@ -284,9 +312,22 @@ class ClusterFile(Section):
 def json_schema() -> dict[str, Any]:
     """Give the JSON Schema (2020-12) of the cluster file, for editors and other programs."""
     schema = ClusterFile.model_json_schema(mode="validation")
+    _close(schema)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": TITLE,
         "description": str(ClusterFile.__doc__).strip(),
     }
     return head | {key: value for key, value in schema.items() if key not in head}
+
+
+def _close(schema: Any) -> None:
+    """Let a mapping whose keys must match a pattern have no others, as pydantic means it."""
+    if isinstance(schema, dict):
+        if "patternProperties" in schema:
+            schema["additionalProperties"] = False
+        for inner in schema.values():
+            _close(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _close(inner)

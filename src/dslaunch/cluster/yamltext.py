@@ -107,8 +107,10 @@ def described(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
+    if value is None or value == "":
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
     return shortened(value)
 
 
@@ -135,6 +137,11 @@ def _syntax(error: Any, text: str, place: Place) -> str:
     line = lines[place[0] - 1] if place[0] <= len(lines) else ""
     if "\t" in line[: place[1]] and not line[: place[1]].strip():
         return "not valid YAML: a tab; indent with spaces"
+    found = line[place[1] - 1 : place[1]]
+    if "cannot start any token" in str(error.problem):
+        return f"not valid YAML: quote text that begins with `{found}`"
+    if found == "[" and "flow mapping" in str(error.context):
+        return "not valid YAML: between `{` and `}`, quote a name that has brackets: 'node[01-04]'"
     because = f" {error.context}" if error.context else ""
     return f"not valid YAML: {error.problem or 'unreadable'}{because}"
 
@@ -271,6 +278,7 @@ class _Reader:
     def _key(self, frame: _Frame, source: str | None, place: Place) -> str:
         if source is None:
             self._problem(place, "a key must be text, not a list or a mapping")
+            frame.places.setdefault("", place)
             return ""
         if source in frame.places:
             first = frame.places[source][0]

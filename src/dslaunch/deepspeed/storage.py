@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dslaunch.cluster.nodeset import shortened
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def localise(text: str, shared: bool, name: str = "ds_config.json") -> Localised
     config = parse(text, name)
     checkpoint = config.setdefault("checkpoint", {})
     if not isinstance(checkpoint, dict):
-        problem = Problem(name, 0, 0, "checkpoint", f"must be an object, found {checkpoint!r}")
+        found = shortened(checkpoint)
+        problem = Problem(name, 0, 0, "checkpoint", f"must be an object, found {found}")
         raise ConfigError((problem,))
     value = checkpoint.get("use_node_local_storage", False)
     fits = not value if shared else value is True
@@ -121,8 +123,10 @@ def _parse(text: str, name: str) -> object:
     except RecursionError:
         raise ConfigError((Problem(name, 0, 0, "", "nested too deeply"),)) from None
     except hjson.HjsonDecodeError as error:
-        message = error.msg[:1].lower() + error.msg[1:]
+        message = error.msg[:1].lower() + error.msg[1:].removesuffix(" %r at")
         raise ConfigError((Problem(name, error.lineno, error.colno, "", message),)) from None
+    except ValueError as error:  # Python's limit on the digits of a number
+        raise ConfigError((Problem(name, 0, 0, "", f"cannot be read: {error}"),)) from None
 
 
 def _read(text: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dslaunch.cluster.names import is_loopback
 from dslaunch.launch.plan import Decided, Decision, Rendezvous
 
 if TYPE_CHECKING:
@@ -37,9 +38,11 @@ def assume(cluster: Cluster, allocation: Allocation, cwd: str) -> Decided:
 
 
 def _address(cluster: Cluster, allocation: Allocation) -> tuple[str, str]:
-    first = allocation.placements[0].node
-    if first.address is not None:
-        return first.address, f"address of {first.host}, the first node"
-    if cluster.transport == "local":
+    first, *others = (placement.node for placement in allocation.placements)
+    if first.address is None and cluster.transport == "local":
         return "127.0.0.1", "all nodes are this machine"
-    return first.host, "name of the first node"
+    address = first.address or first.host
+    why = f"address of {first.host}, the first node" if first.address else "name of the first node"
+    if others and cluster.transport != "local" and is_loopback(address):
+        why += ", but each machine means itself by it: name the node's `address:`"
+    return address, why

@@ -50,10 +50,22 @@ def activated(command: Command, line: str | None) -> Command:
     """Run `command` after the shell line `line`, such as `source venv/bin/activate`.
 
     Bash, since `source` is not POSIX; the command's words are parameters, never shell text.
+    Several lines are a script whose last one must succeed. What a comment, or `;` at the end,
+    would keep from being read stands in a line of its own.
     """
-    if line is None:
+    text = (line or "").strip()
+    if not text:
         return command
-    return Command(("bash", "-c", f'{line} && exec "$@"', "dslaunch", *command.argv))
+    if set("#\n") & set(text) or text[-1] in ";&":
+        text = f"{{ {text}\n}}"
+    return Command(("bash", "-c", f'{text} && exec "$@"', "dslaunch", *command.argv))
+
+
+def at_home(path: str) -> Word:
+    """A path on a node as a word: `~` at its beginning is the home of the node's user."""
+    if path == "~" or path.startswith("~/"):
+        return (Var("HOME"), path[1:])
+    return path
 
 
 def exports(env: Iterable[tuple[str, str]]) -> list[str]:

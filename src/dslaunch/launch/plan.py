@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Pairs, Placement
@@ -28,7 +29,7 @@ class Decision:
     """Nobody asked the nodes; it may be wrong."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, which leave no place for cached properties
 class Rendezvous:
     """Where the ranks meet."""
 
@@ -39,10 +40,23 @@ class Rendezvous:
     addresses: Pairs = ()
     """Host -> its own address on that way; absent: not known."""
 
+    @cached_property
+    def interface_of(self) -> dict[str, str]:
+        """`interfaces`, to be looked up in."""
+        return dict(self.interfaces)
 
-@dataclass(frozen=True, slots=True)
+    @cached_property
+    def address_of(self) -> dict[str, str]:
+        """`addresses`, to be looked up in."""
+        return dict(self.addresses)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """What every node's launcher must know of the whole run."""
+    """What every node's launcher must know of the whole run.
+
+    Equal to itself alone, so that a launcher can keep what it made of the whole for every node.
+    """
 
     allocation: Allocation
     rendezvous: Rendezvous
@@ -52,8 +66,7 @@ class World:
     def address_of(self, placement: Placement) -> str:
         """A node's own address: found out, or the file's, or its name."""
         node = placement.node
-        found = dict(self.rendezvous.addresses).get(node.host)
-        return found or node.address or node.host
+        return self.rendezvous.address_of.get(node.host) or node.address or node.host
 
     @property
     def size(self) -> int:
@@ -186,7 +199,7 @@ def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> 
     (NCCL documentation, NCCL_SOCKET_IFNAME).
     """
     env = dict(job.env) | dict(placement.node.env) | dict(job.overrides)
-    interface = dict(rendezvous.interfaces).get(placement.node.host)
+    interface = rendezvous.interface_of.get(placement.node.host)
     if interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
         env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")

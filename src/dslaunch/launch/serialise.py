@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     from dslaunch.launch.plan import Plan
 
@@ -20,15 +20,17 @@ def to_json(plan: Plan) -> str:
     ASCII, because an argument that is not valid UTF-8 reaches Python as lone surrogates, which
     JSON can escape and UTF-8 cannot encode.
     """
-    return json.dumps(_adapter().dump_python(plan, mode="json"), indent=2) + "\n"
+    return json.dumps(plan, indent=2, default=_fields) + "\n"
 
 
 def from_json(text: str, name: str = "plan.json") -> Plan:
     """Read a plan back. Raises ConfigError with every problem; `name` is the file it names."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
+
+    from dslaunch.launch.plan import Plan
 
     try:
-        return _adapter().validate_python(json.loads(text))
+        return TypeAdapter(Plan).validate_python(json.loads(text))
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg.lower()}"
         problem = Problem(name, error.lineno, error.colno, "", message)
@@ -38,15 +40,13 @@ def from_json(text: str, name: str = "plan.json") -> Plan:
         raise ConfigError((problem,)) from None
     except ValidationError as error:
         raise ConfigError(_problems(error, name)) from None
+    except ValueError as error:  # Python's limit on the digits of a number
+        raise ConfigError((Problem(name, 0, 0, "", f"cannot be read: {error}"),)) from None
 
 
-@cache
-def _adapter() -> TypeAdapter[Plan]:
-    from pydantic import TypeAdapter
-
-    from dslaunch.launch.plan import Plan
-
-    return TypeAdapter(Plan)
+def _fields(value: Any) -> dict[str, Any]:
+    """Give a dataclass as a mapping: what it holds is for `json` to take apart."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _problems(error: ValidationError, name: str) -> tuple[Problem, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.launch import launchers
-from dslaunch.launch.command import Var, Word, activated, shell_line
+from dslaunch.launch.command import Word, activated, at_home, shell_line
 from dslaunch.render.launch import Rendered
 from dslaunch.render.notes import secret_notes
 
@@ -13,13 +14,21 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Launch
 
 
-def launcher_lines(launch: Launch, launcher_name: str) -> Rendered:
-    """The command of every node with that launcher, each below a comment with its name.
+@dataclass(frozen=True, slots=True)
+class LauncherLines:
+    """A format: the command of every node with one launcher, below a comment with its name."""
 
-    Raises PlanError where the launcher cannot run this allocation.
-    """
-    launcher = launchers.get(launcher_name)
-    launcher.check(launch.world)
+    launcher: str
+    summary: str
+
+    def render(self, launch: Launch) -> Rendered:
+        """Each node's line. Raises PlanError where the launcher cannot run this allocation."""
+        return _lines(launch, launchers.get(self.launcher))
+
+
+def _lines(launch: Launch, launcher: launchers.Launcher) -> Rendered:
+    world = launch.world
+    launcher.check(world)
     lines = []
     for placement in launch.placements:
         env, activate = launch.environment(placement), placement.node.activate
@@ -27,11 +36,12 @@ def launcher_lines(launch: Launch, launcher_name: str) -> Rendered:
         lines.append(f"# {placement.node.host}")
         lines += [
             shell_line(activated(p.command, activate), env=(*env, *p.env), cwd=cwd)
-            for p in launcher.processes(placement, launch.world, launch.job)
+            for p in launcher.processes(placement, world, launch.job)
         ]
     return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))
 
 
 def directory(path: str) -> Word:
     """A directory of a node as a word; a relative one is below the node user's home."""
-    return path if path.startswith("/") else (Var("HOME"), f"/{path}")
+    anchored = path.startswith(("/", "~/")) or path == "~"
+    return at_home(path if anchored else f"~/{path}")

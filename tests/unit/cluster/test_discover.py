@@ -183,3 +183,18 @@ def test_this_machine_has_the_gpus_that_are_listed() -> None:
         "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-2)\n"
     )
     assert from_machine(listed, None) == Discovered("this machine", (("localhost", 2),), "local")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"SLURM_GPUS_ON_NODE": "9" * 5000}, {"SLURM_HET_SIZE": "0"}, {"SLURM_HET_SIZE": "9" * 12}],
+    ids=["many digits", "no parts", "many parts"],
+)
+def test_numbers_that_slurm_cannot_mean_are_no_numbers(variables: dict[str, str]) -> None:
+    found = from_slurm({"SLURM_JOB_NODELIST": "n1", **variables}, None)
+    assert found.nodes == (("n1", 8),)
+
+
+def test_more_slots_than_a_cluster_file_may_have_are_refused() -> None:
+    with pytest.raises(UsageError, match="99999 slots of a node are too many, at most 1024"):
+        from_slurm({"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "99999"}, None)

@@ -50,6 +50,7 @@ def test_windows_line_ends_are_line_ends() -> None:
         ("a slots=4,b slots=2", "',b slots=2' after `slots=4`, which DeepSpeed ignores"),
         ("w slots=4 slots=5", "'slots=5' after `slots=4`"),
         ("w slots=4#c", "'#c' after `slots=4`"),
+        ("w slots=1025", "host 'w' has 1025 slots, at most 1024 can be"),
         ("w slots=0", "host 'w' has no slots; leave it out"),
         ("w slots=4 max_slots=2", "has more slots, 4, than max_slots, 2"),
         ("user@h slots=2", "'user@h' is no host name"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.cluster import model
-from dslaunch.cluster.load import LARGEST, load_cluster, parse_cluster
+from dslaunch.cluster.load import LARGEST, TOLD, load_cluster, parse_cluster
 from dslaunch.cluster.nodeset import LIMIT
 from dslaunch.errors import ConfigError, Problem
 
@@ -268,6 +268,39 @@ NODE = "{host: a, slots: 1}"
             f"nodes: [{{host: 'n[1-{LIMIT}]', slots: 1}}, {NODE}]",
             f"there are more than {LIMIT:,} nodes",
         ),
+        (
+            "nodes: [{host: a, slots: 1, address: 'fd00::1'}, "
+            "{host: b, slots: 1, address: 'fd00:0::1'}]",
+            "1:70: nodes[1].address: address 'fd00:0::1' is there already, in line 1",
+        ),
+        (
+            "nodes: [{host: a, slots: 1, address: '[fd00::1]'}]",
+            "1:29: nodes[0].address: 'fd00::1' in '[fd00::1]' is no number and no range such as "
+            "1-4; write an IPv6 address without brackets",
+        ),
+        (
+            "nodes: [{host: a, slots: 1, address: 0.0.0.0}]",
+            "1:29: nodes[0].address: '0.0.0.0' is no address that others can dial",
+        ),
+        (
+            "nodes: [{host: a, slots: 1, address: '::'}]",
+            "1:29: nodes[0].address: '::' is no address that others can dial",
+        ),
+        (
+            f"nodes: [{{host: {'n' * 254}, slots: 1}}]",
+            "has a name of more than 253 characters",
+        ),
+        (ONE + "secrets: [[A]]", "2:11: secrets[0]: expected text; a secret's value does not"),
+        (ONE + "env:", "2:1: env: expected a mapping, got nothing"),
+        (
+            "? [a]\n: b\nnodes: [{host: a, slots: 1}]",
+            "1:3: a key must be text, not a list or a mapping",
+        ),
+        (
+            "nodes: [{host: n[1-2], slots: 1}]",
+            "1:17: not valid YAML: between `{` and `}`, quote a name that has brackets",
+        ),
+        ("nodes: [{host: @a, slots: 1}]", "1:16: not valid YAML: quote text that begins with `@`"),
         (ONE + "name: x\nname: y", "3:1: the key 'name' is there already, in line 2"),
     ],
     ids=lambda value: value[:60],
@@ -291,6 +324,17 @@ def test_every_problem_of_a_file_is_told_at_once_in_the_order_of_lines() -> None
         "env: {T: 1}\n"
     )
     assert "".join(line[0] for line in found) == "23355679"
+
+
+def test_of_a_fault_that_recurs_the_first_are_told_and_how_many_more_there_are() -> None:
+    found = problems("nodes:\n" + "".join(f"  - {{host: n{i}, slots: x}}\n" for i in range(150)))
+    assert len(found) == TOLD + 1
+    assert found[TOLD] == f"{TOLD + 2}:18: from here on there are 50 more problems"
+
+
+def test_a_fault_that_many_aliases_repeat_is_told_once() -> None:
+    found = problems("nodes:\n  - &n {host: a, slots: 1}\n" + "  - *n\n" * 50)
+    assert found == ["2:9: nodes[1].host: host 'a' is there already, in line 2"]
 
 
 def test_what_might_be_a_secret_is_not_shown() -> None:

@@ -55,6 +55,20 @@ def test_long_nonsense_is_refused_at_once(text: str) -> None:
         expand(text)
 
 
+@pytest.mark.parametrize(
+    "folded",
+    ["n" * 254, "n" * 249 + "[1-10000]", "n" + "[1]" * 253],
+    ids=["plain", "range", "many"],
+)
+def test_a_name_that_no_host_can_have_is_refused_before_it_is_made(folded: str) -> None:
+    with pytest.raises(ValueError, match="has a name of more than 253 characters"):
+        expand(folded)
+
+
+def test_the_longest_name_is_taken() -> None:
+    assert len(expand("n" * 248 + "[1-10000]")[-1]) == 253
+
+
 _NAMES = st.lists(
     st.builds(
         "{}{}{}".format,

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from dslaunch.cluster.load import load_cluster
+from dslaunch.cluster.load import load_cluster, parse_cluster
 from dslaunch.cluster.reference import reference_markdown
-from dslaunch.cluster.schema import json_schema
+from dslaunch.cluster.schema import VERBATIM, json_schema
+from dslaunch.cluster.yamltext import parse
+from dslaunch.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +20,7 @@ def objects(schema: Any) -> list[dict[str, Any]]:
         return [found for item in schema for found in objects(item)]
     if not isinstance(schema, dict):
         return []
-    own = [schema] if "properties" in schema else []
+    own = [schema] if schema.get("type") == "object" and "properties" in schema else []
     return own + [found for value in schema.values() for found in objects(value)]
 
 
@@ -71,3 +73,65 @@ def test_the_example_on_the_reference_page_loads(tmp_path: Path) -> None:
 )
 def test_every_example_cluster_loads(path: Path) -> None:
     assert load_cluster(path).name == path.stem
+
+
+def accepted_by_editors(text: str) -> bool:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json_schema())
+    return bool(validator.is_valid(parse(text, "f", verbatim=VERBATIM).data))
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(path.read_text("utf-8") for path in sorted((ROOT / "clusters").glob("*.yaml"))),
+        "nodes: [{host: a, slots: [0, 1]}]\npython:\nactivate: source x",
+        "nodes: [{host: 'a[1-2],b', slots: 1, address: 'fd00::[1-3]'}]",
+        "nodes: [{host: a, slots: 1}]\njob: {module: a.b}\nsecrets: [A, {B: {file: x}}]",
+        "nodes: [{host: a, slots: 1, spare: true}, {host: b, slots: 1}]",
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_loads_is_accepted_by_an_editor(text: str) -> None:
+    assert parse_cluster(text, "f").nodes
+    assert accepted_by_editors(text)
+
+
+ONE = "nodes: [{host: a, slots: 1}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: a",
+        "nodes: []",
+        ONE + "python: a\nactivate: b",
+        "nodes: [{host: a, slots: 1, python: a, activate: b}]",
+        "nodes: [{host: a, slots: [1, 1]}]",
+        "nodes: [{host: a, slots: 0}]",
+        "nodes: [{host: a@b, slots: 1}]",
+        "nodes: [{host: a b, slots: 1}]",
+        "nodes: [{host: -a, slots: 1}]",
+        "nodes: [{host: 'fd00::1', slots: 1}]",
+        "nodes: [{host: a, slots: 1, address: a b}]",
+        "nodes: [{host: a, slots: 1, spare: true}]",
+        ONE + "job: {script: a, module: b}",
+        ONE + "job: {args: [a]}",
+        ONE + "secrets: [A, A]",
+        ONE + "secrets: [[A]]",
+        ONE + "env: {1A: x}",
+        ONE + "slurm: {cpus-per-task: 1}",
+        ONE + "transport: fabrik",
+        ONE + "ssh: {port: 0}",
+        ONE + "x: 1",
+    ],
+)
+def test_what_is_refused_and_a_schema_can_say_is_refused_by_an_editor(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_cluster(text, "f")
+    assert not accepted_by_editors(text)

@@ -131,8 +131,10 @@ def test_comments_and_trailing_commas_are_read_as_deepspeed_reads_them() -> None
         ('{"a": 1, "a": 2}', r"^ds\.json: a: is there twice"),
         ("{a: 1, a: 2}", r"^ds\.json: a: is there twice"),
         ('{"a":' * 100_000, r"^ds\.json: nested too deeply"),
+        (f'{{"a": {"9" * 5000}}}', r"^ds\.json: cannot be read: .*digits"),
+        ('{"a": "\0"}', r"^ds\.json:1:9: invalid control character$"),
     ],
-    ids=["cut", "list", "checkpoint", "twice", "twice in hjson", "deep"],
+    ids=["cut", "list", "checkpoint", "twice", "twice in hjson", "deep", "huge", "NUL"],
 )
 def test_a_config_that_deepspeed_could_not_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

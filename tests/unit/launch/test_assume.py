@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.launch.assume import assume
 
@@ -43,3 +45,29 @@ def test_every_decision_is_marked_as_assumed_and_says_why() -> None:
     decisions = assume(CLUSTER, allocation(CLUSTER), "/here").decisions
     assert [d.what for d in decisions] == ["master", "workdir"]
     assert all(d.assumed and d.why for d in decisions)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("localhost", None), ("a", "127.0.0.1"), ("a", "::1"), ("127.1.2.3", None)],
+)
+def test_a_master_that_every_machine_takes_for_itself_is_told(
+    host: str, address: str | None
+) -> None:
+    cluster = replace(CLUSTER, nodes=(Node(host, (0,), address=address), PAIR[1]))
+    (master, _) = assume(cluster, allocation(cluster), "/here").decisions
+    assert "each machine means itself by it: name the node's `address:`" in master.why
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster("one", (Node("localhost", (0,)),)),
+        Cluster("here", (Node("localhost", (0,)), Node("b", (0,))), transport="local"),
+        CLUSTER,
+    ],
+    ids=["alone", "local", "named"],
+)
+def test_a_master_that_all_reach_is_not_doubted(cluster: Cluster) -> None:
+    (master, _) = assume(cluster, allocation(cluster), "/here").decisions
+    assert "itself" not in master.why

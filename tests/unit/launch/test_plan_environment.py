@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from dslaunch.cluster.model import Allocation, Node
+from dslaunch.launch import launchers
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Rendezvous, node_environment
+from dslaunch.launch.plan import Decided, Rendezvous, make_plan, node_environment
 
 THERE = Rendezvous("10.0.0.1", 29500, (("n", "eth0"),))
 
@@ -28,3 +35,29 @@ def test_gpus_are_hidden_only_where_some_are_not_used() -> None:
     node = Node("n", (0, 1, 2, 3))
     assert "CUDA_VISIBLE_DEVICES" not in environment(node, Job("t.py"))
     assert environment(node, Job("t.py"), (2, 3))["CUDA_VISIBLE_DEVICES"] == "2,3"
+
+
+class Counted(tuple[Any, ...]):
+    """Counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        type(self).times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("launcher", launchers.names())
+def test_no_node_of_a_plan_has_all_the_others_gone_through(launcher: str) -> None:
+    nodes = [Node(f"n{i}", (0, 1)) for i in range(100)]
+    allocation = Allocation.of([(node, node.slots) for node in nodes])
+
+    class Seen(Counted):
+        pass
+
+    allocation = replace(allocation, placements=Seen(allocation.placements))
+    pairs = Seen((node.host, "eth0") for node in nodes)
+    decided = Decided(Rendezvous("10.0.0.1", 29500, pairs, pairs), "/w")
+    plan = make_plan(allocation, Job("t.py", launcher=launcher), decided, cluster="c")
+    assert len(plan.nodes) == 100
+    assert Seen.times < 10

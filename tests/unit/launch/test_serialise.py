@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from dslaunch.errors import ConfigError
 from dslaunch.launch.command import Command, Var
@@ -79,6 +82,28 @@ def test_a_name_that_is_not_utf8_comes_back() -> None:
 def test_text_that_is_not_json_is_refused_with_its_place(text: str, place: str) -> None:
     with pytest.raises(ConfigError, match=f"^{place}: not JSON"):
         from_json(text, "p.json")
+
+
+def test_a_number_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^plan\.json: cannot be read: .*digits"):
+        from_json(f'{{"world_size": {"9" * 5000}}}')
+
+
+def test_writing_a_plan_costs_no_import_of_pydantic() -> None:
+    code = """if True:
+        import sys
+        from dslaunch.launch.plan import Plan, Rendezvous
+        from dslaunch.launch.serialise import to_json
+        print(to_json(Plan("a", "direct", 0, Rendezvous("b", 1), ())), "pydantic" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("}\n False\n")
+
+
+@given(plan=PLAN)
+def test_a_plan_is_written_in_the_bytes_that_its_reader_would_write(plan: Plan) -> None:
+    as_read = TypeAdapter(Plan).dump_python(plan, mode="json")
+    assert to_json(plan) == json.dumps(as_read, indent=2) + "\n"
 
 
 def test_nesting_without_end_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -147,3 +148,27 @@ def test_a_misspelt_format_gets_the_right_name() -> None:
 def test_every_format_is_a_pure_function_and_says_what_it_is_for(name: str) -> None:
     assert formats.render(name, PAIR) == formats.render(name, PAIR)
     assert 15 < len(formats.get(name).summary) < 100
+
+
+@pytest.mark.parametrize(
+    ("workdir", "words"),
+    [("~/my project", "\"$HOME\"'/my project'"), ("~", "\"$HOME\"''"), ("~x", "\"$HOME\"'/~x'")],
+)
+def test_a_tilde_is_the_home_of_the_nodes_user_as_it_is_in_a_run(workdir: str, words: str) -> None:
+    it = replace(PAIR, decided=replace(DECIDED, workdir=workdir))
+    assert f"cd {words} && " in formats.render("torchrun", it).text
+
+
+def test_nodes_with_the_same_gap_share_a_note() -> None:
+    nodes = [(Node(f"w{i}", FOUR), (2, 3)) for i in range(1, 9)]
+    assert formats.render("hostfile", launch(*nodes)).notes == (
+        "w[1-8] use only slots 2,3, which a hostfile cannot say: "
+        "give `deepspeed` what the format `include` prints, too",
+    )
+
+
+def test_mpirun_is_given_each_variable_once_and_nobody_moves_the_master() -> None:
+    job = Job("train.py", env=(("MASTER_PORT", "1"), ("A", "b")))
+    words = formats.render("mpirun", replace(PAIR, job=job)).text.split()
+    given = [after for word, after in pairwise(words) if word == "-x"]
+    assert given == ["MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "A=b"]

@@ -7,11 +7,9 @@ only when a name is not built in.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Protocol
 
-from dslaunch.errors import UsageError
+from dslaunch.registry import Registry
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
@@ -44,26 +42,8 @@ class Launcher(Protocol):
         """
 
 
-def names() -> tuple[str, ...]:
-    """The launchers that are built in."""
-    return tuple(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-
-
-def get(name: str) -> Launcher:
-    """Give the launcher of that name. Raises UsageError when there is none."""
-    if name in names():
-        built_in: Launcher = importlib.import_module(f"{__name__}.{name}").LAUNCHER
-        return built_in
-    return _installed(name)
-
-
-def _installed(name: str) -> Launcher:
-    import difflib
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="dslaunch.launchers", name=name):
-        found: Launcher = entry.load()
-        return found
-    close = difflib.get_close_matches(name, names(), 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(names())}"
-    raise UsageError(f"no launcher is named `{name}`", hint=hint)
+_LAUNCHERS: Registry[Launcher] = Registry(
+    __name__, __path__, "LAUNCHER", "dslaunch.launchers", "launcher"
+)
+names = _LAUNCHERS.names
+get = _LAUNCHERS.get

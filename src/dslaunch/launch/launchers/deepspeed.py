@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import PlanError
@@ -66,6 +67,7 @@ class DeepSpeed:
         )
 
 
+@lru_cache(maxsize=1)
 def world_option(world: World) -> str:
     """The option that tells every node all hosts and slots, in rank order."""
     slots = {p.node.host: p.slots for p in world.allocation.placements}

@@ -7,11 +7,9 @@ name is `-` in the format's. Third parties add theirs by an entry point of the g
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from typing import TYPE_CHECKING, Protocol
 
-from dslaunch.errors import UsageError
+from dslaunch.registry import Registry
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered
@@ -28,19 +26,9 @@ class Format(Protocol):
         """Render the launch. Raises PlanError where this format cannot say it."""
 
 
-def names() -> tuple[str, ...]:
-    """The formats that are built in."""
-    modules = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(name.replace("_", "-") for name in modules if not name.startswith("_"))
-
-
-def get(name: str) -> Format:
-    """Give the format of that name. Raises UsageError when there is none."""
-    if name in names():
-        module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-        built_in: Format = module.FORMAT
-        return built_in
-    return _installed(name)
+_FORMATS: Registry[Format] = Registry(__name__, __path__, "FORMAT", "dslaunch.formats", "format")
+names = _FORMATS.names
+get = _FORMATS.get
 
 
 def render(name: str, launch: Launch) -> Rendered:
@@ -49,15 +37,3 @@ def render(name: str, launch: Launch) -> Rendered:
     Raises UsageError for a name that does not exist, PlanError where the format cannot say it.
     """
     return get(name).render(launch)
-
-
-def _installed(name: str) -> Format:
-    import difflib
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="dslaunch.formats", name=name):
-        found: Format = entry.load()
-        return found
-    close = difflib.get_close_matches(name, names(), 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(names())}"
-    raise UsageError(f"no format is named `{name}`", hint=hint)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import TYPE_CHECKING
 
+from dslaunch.cluster.nodeset import fold_in_order
 from dslaunch.render.launch import Rendered
 
 if TYPE_CHECKING:
@@ -22,20 +24,22 @@ class Hostfile:
     def render(self, launch: Launch) -> Rendered:
         """One line per node, with as many slots as reach to the last one used."""
         lines = [f"{p.node.host} slots={p.slots[-1] + 1}\n" for p in launch.placements]
-        gaps = [p for p in launch.placements if has_gap(p)]
-        return Rendered("".join(lines), tuple(map(_note, gaps)))
+        gaps: dict[tuple[int, ...], list[str]] = {}
+        for placement in filter(_has_gap, launch.placements):
+            gaps.setdefault(placement.slots, []).append(placement.node.host)
+        return Rendered("".join(lines), tuple(starmap(_note, gaps.items())))
 
 
-def has_gap(placement: Placement) -> bool:
+def _has_gap(placement: Placement) -> bool:
     """Whether the slots used are other than the first ones, which a hostfile cannot say."""
     return placement.slots != tuple(range(len(placement.slots)))
 
 
-def _note(placement: Placement) -> str:
-    slots = ",".join(map(str, placement.slots))
+def _note(slots: tuple[int, ...], hosts: list[str]) -> str:
+    use = "uses" if len(hosts) == 1 else "use"
     return (
-        f"{placement.node.host} uses only slots {slots}, which a hostfile cannot say: "
-        "give `deepspeed` what the format `include` prints, too"
+        f"{fold_in_order(hosts)} {use} only slots {','.join(map(str, slots))}, which a hostfile "
+        "cannot say: give `deepspeed` what the format `include` prints, too"
     )
 
 

@@ -13,7 +13,6 @@ from dslaunch.render.notes import differing_notes, home_notes, secret_notes, ssh
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Pairs
     from dslaunch.render.launch import Launch
 
 HOSTFILE = "mpi_hostfile"
@@ -48,15 +47,12 @@ def command(launch: Launch) -> str:
     first = launch.placements[0].node
     program = Command(python_command(interpreter(first), launch.job))
     rendezvous = launch.decided.rendezvous
-    env: Pairs = (
-        ("MASTER_ADDR", rendezvous.address),
-        ("MASTER_PORT", str(rendezvous.port)),
-        *launch.environment(launch.placements[0]),
-    )
+    master = {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
+    env = master | dict(launch.environment(launch.placements[0])) | master
     words: tuple[Word, ...] = (
         *("mpirun", "-n", str(launch.world.size), "--hostfile", HOSTFILE),
         *("--map-by", "slot", "--bind-to", "none", "--wdir", directory(launch.decided.workdir)),
-        *(word for name, value in env for word in ("-x", f"{name}={value}")),
+        *(word for name, value in env.items() for word in ("-x", f"{name}={value}")),
         *("bash", "-c", AS_TORCH_NAMES_THEM, "dslaunch"),
         *activated(program, first.activate).argv,
     )

@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dslaunch.render.lines import LauncherLines
 
-from dslaunch.render.lines import launcher_lines
-
-if TYPE_CHECKING:
-    from dslaunch.render.launch import Launch, Rendered
-
-
-class Torchrun:
-    """The lines that the launcher `torchrun` runs, to be typed on the nodes."""
-
-    summary = "one `torchrun` line per node, to type there"
-
-    def render(self, launch: Launch) -> Rendered:
-        """Each node's line below its name. Raises PlanError as the launcher does."""
-        return launcher_lines(launch, "torchrun")
-
-
-FORMAT = Torchrun()
+FORMAT = LauncherLines("torchrun", "one `torchrun` line per node, to type there")

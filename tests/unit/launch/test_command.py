@@ -1,0 +1,65 @@
+"""Commands as words of a shell line, and what is run in front of them."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from dslaunch.launch.command import Command, Var, activated, at_home, quote
+
+SAYING = Command(("printf", "%s|", "a b", "$HOME", "#", ""))
+
+
+def run(line: str | None) -> subprocess.CompletedProcess[str]:
+    shell = activated(SAYING, line).shell()
+    return subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "true",
+        "true # why",
+        "x=1 #",
+        "true\n",
+        "true;",
+        "true &",
+        "false\ntrue",
+        "a=b # c\ntrue",
+        " ",
+    ],
+    ids=repr,
+)
+def test_the_command_runs_unchanged_after_the_activate_line(line: str) -> None:
+    done = run(line)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a b|$HOME|#||", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"), [("false", 1), ("exit 3", 3), ("false # why", 1), ("true\nfalse", 1)]
+)
+def test_the_command_does_not_run_where_activation_fails(line: str, status: int) -> None:
+    done = run(line)
+    assert (done.returncode, done.stdout) == (status, "")
+
+
+def test_a_plain_activate_line_stays_readable() -> None:
+    assert activated(Command(("x",)), "source v").argv == (
+        *("bash", "-c", 'source v && exec "$@"', "dslaunch"),
+        "x",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("~/a", (Var("HOME"), "/a")), ("~", (Var("HOME"), "")), ("/a", "/a"), ("~a/b", "~a/b")],
+)
+def test_only_a_tilde_by_itself_is_the_home_of_the_nodes_user(path: str, word: object) -> None:
+    assert at_home(path) == word
+
+
+def test_a_home_with_a_space_in_it_is_one_word() -> None:
+    line = f"HOME='/a b'; printf '%s|' {quote(at_home('~'))} {quote(at_home('~/c d'))}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout == "/a b|/a b/c d|"
