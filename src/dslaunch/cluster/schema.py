@@ -70,7 +70,11 @@ Written = Annotated[str, WithJsonSchema(_SCALAR)]
 """Text as the file has it, also where it looks like a number."""
 Variable = Annotated[str, VARIABLE]
 Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@`")]
-Jump = Annotated[str, Matching(r"[^\s-]\S*", "a jump host such as `user@bastion:22`")]
+_HOP = r"(?:[^\s@,-][^\s@,]*@)?(?:\[[^\s@,\[\]]+\]|[^\s@,:\[\]-][^\s@,:\[\]]*)(?::[0-9]{1,5})?"
+Jump = Annotated[
+    str,
+    Matching(f"{_HOP}(?:,{_HOP})*", "jump hosts such as `user@bastion:22`, with commas between"),
+]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
 Slots = Annotated[

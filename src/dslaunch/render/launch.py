@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.plan import World
+from dslaunch.launch.plan import World, node_environment
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Pairs, Placement
@@ -35,8 +35,6 @@ class Launch:
 
     def environment(self, placement: Placement) -> Pairs:
         """The variables of a node, less what its launcher adds."""
-        from dslaunch.launch.plan import node_environment
-
         return node_environment(placement, self.job, self.decided.rendezvous)
 
 

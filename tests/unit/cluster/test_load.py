@@ -160,7 +160,22 @@ NODE = "{host: a, slots: 1}"
             "2:7: ssh.user: expected one word without `@`, got 'me@host'",
         ),
         (ONE + "ssh: {user: -oProxyCommand=x}", "2:7: ssh.user: expected one word"),
-        (ONE + "ssh: {jump: -oProxyCommand=x}", "2:7: ssh.jump: expected a jump host"),
+        *(
+            (ONE + f"ssh: {{jump: '{jump}'}}", "2:7: ssh.jump: expected jump hosts such as")
+            for jump in (
+                "-oX",
+                "@",
+                "a@",
+                "@b",
+                "a,",
+                "a:b",
+                "a:",
+                "fd00::1",
+                "u@-oX",
+                "a,-oX",
+                "a b",
+            )
+        ),
         (
             ONE + "ssh: {connect_timeout: 0}",
             "2:7: ssh.connect_timeout: expected more than 0, got 0",
@@ -341,6 +356,13 @@ def test_what_might_be_a_secret_is_not_shown() -> None:
     found = problems(ONE + "secrets: [{HF_TOKEN: hf_abc123}, hf-abc123]")
     assert len(found) == 2
     assert "abc123" not in "".join(found)
+
+
+@pytest.mark.parametrize(
+    "jump", ["b", "u@b", "b:22", "u@b:2222", "u@a,b:22,c", "[fd00::1]:22", "u@10.0.0.1", "none"]
+)
+def test_a_way_through_jump_hosts_is_taken_as_it_is_written(jump: str) -> None:
+    assert parse_cluster(ONE + f"ssh: {{jump: '{jump}'}}", "f").nodes[0].jump == jump
 
 
 def test_a_spare_is_no_reason_to_refuse_the_others() -> None:
