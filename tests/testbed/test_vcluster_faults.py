@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -156,3 +157,61 @@ def test_a_fault_cannot_be_stacked_on_itself(cluster4: VirtualCluster) -> None:
     cluster4.fault("node1", "sshd-down")
     with pytest.raises(ClusterError, match="has the fault sshd-down already: heal it first"):
         cluster4.fault("node1", "sshd-down")
+
+
+def test_a_reset_ends_what_is_connected_and_lets_new_connections_in(
+    cluster4: VirtualCluster,
+) -> None:
+    with cluster4.popen("control", [*SSH, "node3", "echo in; cat"]) as session:
+        assert session.stdout.readline() == "in\n"
+        cluster4.fault("node3", "reset")
+        session.stdin.write("x\n")
+        session.stdin.flush()
+        assert session.wait(10) == 255
+        said_last = session.stderr.read()
+        assert "Connection reset by peer" in said_last or "Broken pipe" in said_last
+    assert said(cluster4, "node3") == "node3\n"
+    deadline = time.monotonic() + 5
+    while any(seen.argv == ("cat",) for seen in cluster4.seen()["node3"]):
+        assert time.monotonic() < deadline  # its sshd was told too
+
+
+def test_a_reset_of_nothing_is_refused(cluster4: VirtualCluster) -> None:
+    with pytest.raises(ClusterError, match="node3 has no connection to port 1"):
+        cluster4.fault("node3", "reset", 1)
+
+
+def test_a_node_without_memory_kills_what_takes_more(cluster4: VirtualCluster) -> None:
+    script = "import sys; sys.stdin.readline(); x = bytearray(200 << 20)"
+    python = ["/usr/bin/python3", "-c", script]
+    with cluster4.popen("node1", python) as greedy:
+        greedy.host_pid()
+        try:
+            cluster4.fault("node1", "memory", 32 << 20)
+        except ClusterError as error:
+            pytest.skip(str(error))
+        greedy.stdin.write("go\n")
+        greedy.stdin.flush()
+        assert greedy.wait(20) == 128 + signal.SIGKILL
+    cluster4.heal("node1")
+    done = cluster4.run("node1", ["/usr/bin/python3", "-c", "x = bytearray(200 << 20)"])
+    assert done.returncode == 0
+
+
+def test_a_disk_of_its_own_is_full_alone(virtual_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = virtual_cluster(nodes=1, own_disk=["/tmp", "/job"])
+    cluster.fault("node1", "disk-full", "/job")
+    write = "head -c 100k /dev/zero > {}/big"
+    assert "No space left on device" in said(cluster, "node1", write.format("/job"))
+    assert said(cluster, "node1", write.format("/tmp")) == ""
+
+
+def test_what_runs_is_seen_from_outside(cluster4: VirtualCluster) -> None:
+    with cluster4.popen("node2", ["sleep", "60"], env={"MARK": "x"}) as sleep:
+        host_pid = sleep.host_pid()
+        deadline = time.monotonic() + 5
+        while not (found := [s for s in cluster4.seen()["node2"] if s.argv == ("sleep", "60")]):
+            assert time.monotonic() < deadline
+        (seen,) = found
+        assert (seen.host_pid, seen.environ["MARK"]) == (host_pid, "x")
+        assert seen.pid in [process.pid for process in cluster4.processes("node2")]

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.testbed.vcluster import processes, state
+from tests.testbed.vcluster import outside, processes, state
 from tests.testbed.vcluster.access import command_line, login
 from tests.testbed.vcluster.inside import node_command, skew_env
 from tests.testbed.vcluster.network import address_of
@@ -110,7 +110,7 @@ class VirtualCluster:
     """A cluster that is up inside `with`. It ends with this process, however that ends.
 
     `options` are those of the command line: nics=2, disk="64m", pam=True,
-    loopback_hostname=True, bind=["/data:/data:rw"], shared="/some/dir".
+    loopback_hostname=True, bind=["/data:/data:rw"], own_disk=["/tmp"], shared="/some/dir".
     """
 
     def __init__(
@@ -275,6 +275,11 @@ class VirtualCluster:
         found = json.loads(self.run(node, python, user="root", check=True).stdout)
         all_of_them = [NodeProcess(**{**one, "argv": tuple(one["argv"])}) for one in found]
         return [process for process in all_of_them if system or not process.system]
+
+    def seen(self) -> dict[str, list[outside.Seen]]:
+        """What runs on the nodes that are up, cut off or not; cheap enough to be asked often."""
+        nodes = self.cluster.nodes.items()
+        return outside.look({name: n.init.pid for name, n in nodes if n.init and n.alive})
 
     def leftovers(self, within: float = 5) -> dict[str, list[NodeProcess]]:
         """What still runs on nodes that are up, once ssh sessions that are just ending have

@@ -95,6 +95,7 @@ def settings_of(arguments: Arguments) -> Settings:
         shm=arguments.shm,
         pam=arguments.pam and arguments.mode == "root",
         loopback_hostname=arguments.loopback_hostname,
+        own_disks=tuple(arguments.own_disk),
         binds=(*map(Bind.parse, arguments.bind), *software_binds()),
     )
 
@@ -248,6 +249,7 @@ def add_up(up: argparse.ArgumentParser) -> None:
     option("--disk", default="256m", help="size of a node's root file system (memory)")
     option("--scratch", default="64m", help="size of /scratch")
     option("--shm", default="256m", help="size of /dev/shm")
+    option("--own-disk", action="append", default=[], metavar="DIR", help="make it a small disk")
     option("--user", default="alice", help="ordinary account on every node")
     option("--pam", action="store_true", help="sshd with PAM, as Debian's: slower logins")
     option("--loopback-hostname", action="store_true", help="a node's own name is 127.0.1.1 there")

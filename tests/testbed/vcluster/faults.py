@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.testbed.vcluster.access import command_line
 from tests.testbed.vcluster.inside import FAKETIME, run_in, write_file
+from tests.testbed.vcluster.memory import limit_memory, return_memory
 from tests.testbed.vcluster.network import (
     address_of,
     port_of,
@@ -30,6 +31,8 @@ from tests.testbed.vcluster.syscalls import (
     mount,
 )
 
+LASTING = ("cut", "memory")
+"""Faults that a dead node leaves behind on this machine."""
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
@@ -63,7 +66,7 @@ def heal(cluster: Cluster, patterns: str) -> None:
     for node in cluster.match(patterns):
         while node.faults:
             kind, arguments = node.faults.popitem()
-            if node.alive or kind == "cut":
+            if node.alive or kind in LASTING:
                 FAULTS[kind].undo(cluster, node, arguments)
 
 
@@ -146,6 +149,28 @@ def _loss(cluster: Cluster, node: Node, arguments: list[str]) -> None:
 def _block(cluster: Cluster, node: Node, arguments: list[str]) -> None:
     rule = f"tcp dport {{ {arguments[0]} }} {_verdict(arguments[1:])}"
     _netfilter(cluster, node, "block", rule)
+
+
+def _reset(cluster: Cluster, node: Node, arguments: list[str]) -> None:
+    """A firewall forgets: both ends of what is connected now are sent a reset; new connections,
+    from other ports, are none of its business."""
+    arguments[:] = arguments or ["22"]
+    seen = run_in(
+        cluster, node, "ss", "-Htn", "state", "established", f"( sport = :{arguments[0]} )"
+    )
+    ports = {line.split()[3].rpartition(":")[2] for line in seen.splitlines()}
+    if not ports:
+        raise ClusterError(f"{node.name} has no connection to port {arguments[0]}")
+    here, there = arguments[0], f"{{ {', '.join(sorted(ports))} }}"
+    living = "tcp flags & rst != rst"  # the resets themselves pass
+    rules = f"""\
+add table inet resets
+add chain inet resets input {{ type filter hook input priority 0; }}
+add chain inet resets output {{ type filter hook output priority 0; }}
+add rule inet resets input tcp dport {here} tcp sport {there} {living} reject with tcp reset
+add rule inet resets output tcp sport {here} tcp dport {there} {living} reject with tcp reset
+"""
+    run_in(cluster, node, "nft", "-f", "-", stdin=rules)
 
 
 def _only_from(cluster: Cluster, node: Node, arguments: list[str]) -> None:
@@ -240,6 +265,8 @@ FAULTS = {
     "loss": Fault("PERCENT of the packets that it receives", _loss, _no_netfilter("loss")),
     "block": Fault("PORTS [reject], such as 29500,30000-30010", _block, _no_netfilter("block")),
     "only-from": Fault("NODE [reject]", _only_from, _no_netfilter("only_from")),
+    "reset": Fault("[PORT], by default 22", _reset, _no_netfilter("resets")),
     "rate": Fault("RATE, such as 10mbit", _rate, _no_qdisc),
-    "disk-full": Fault("[/ | /scratch | /dev/shm]", _fill, _unfill),
+    "disk-full": Fault("[/ | /scratch | /dev/shm | a directory of --own-disk]", _fill, _unfill),
+    "memory": Fault("BYTES that it may still take", limit_memory, return_memory),
 }

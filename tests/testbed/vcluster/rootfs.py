@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.testbed.vcluster.accounts import build_etc, build_homes
@@ -29,6 +30,7 @@ PRIVATE = {
 CHECKOUT = Path(__file__).resolve().parents[3]
 """The project, which every node sees at the same path."""
 
+OWN_DISK = "64m"
 VIRTUAL = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
@@ -49,6 +51,7 @@ def build_root(cluster: Cluster, node: Node, root: Path) -> None:
     build_etc(cluster, node, root)
     build_dev(root, settings.shm)
     build_directories(root, settings.scratch)
+    build_disks(root, settings.own_disks)
     build_kernel_views(root)
     build_programs(node, root)
     bind(settings.shared, root / "shared")
@@ -81,6 +84,14 @@ def build_directories(root: Path, scratch: str) -> None:
         (root / path).chmod(0o1777)
     (root / "var/run").symlink_to("/run")
     mount("tmpfs", root / "scratch", "tmpfs", data=f"mode=1777,size={scratch}")
+
+
+def build_disks(root: Path, paths: Sequence[str]) -> None:
+    """Further directories that are a disk each, so that each can be full alone."""
+    for path in paths:
+        directory = root / path.lstrip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        mount("tmpfs", directory, "tmpfs", data=f"mode=1777,size={OWN_DISK}")
 
 
 def build_kernel_views(root: Path) -> None:

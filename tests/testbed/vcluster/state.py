@@ -64,6 +64,8 @@ class Settings:
     loopback_hostname: bool = False
     """A node's own name is 127.0.1.1 there, as Debian's installer writes it."""
     binds: tuple[Bind, ...] = ()
+    own_disks: tuple[str, ...] = ()
+    """Directories of every node that are a small disk each, such as /tmp."""
 
     @property
     def single_uid(self) -> bool:
@@ -208,6 +210,7 @@ def changing(directory: Path) -> Iterator[Cluster]:
 def _from_json(directory: Path, data: dict[str, Any]) -> Cluster:
     settings = data["settings"]
     settings["binds"] = tuple(Bind(**bind) for bind in settings["binds"])
+    settings["own_disks"] = tuple(settings["own_disks"])
     nodes = {name: _node_from_json(node) for name, node in data["nodes"].items()}
     return Cluster(directory, Settings(**settings), nodes, _process_from_json(data["switch"]))
 
