@@ -152,25 +152,16 @@ def _block(cluster: Cluster, node: Node, arguments: list[str]) -> None:
 
 
 def _reset(cluster: Cluster, node: Node, arguments: list[str]) -> None:
-    """A firewall forgets: both ends of what is connected now are sent a reset; new connections,
-    from other ports, are none of its business."""
+    """A firewall forgets: what is connected now is reset by its next packet, new connections,
+    from other ports, live. The peer, once reset, resets the node's end by its own answer."""
     arguments[:] = arguments or ["22"]
-    seen = run_in(
-        cluster, node, "ss", "-Htn", "state", "established", f"( sport = :{arguments[0]} )"
-    )
-    ports = {line.split()[3].rpartition(":")[2] for line in seen.splitlines()}
+    listening = f"( sport = :{arguments[0]} )"
+    seen = run_in(cluster, node, "ss", "-Htn", "state", "established", listening)
+    ports = sorted({line.split()[3].rpartition(":")[2] for line in seen.splitlines()})
     if not ports:
         raise ClusterError(f"{node.name} has no connection to port {arguments[0]}")
-    here, there = arguments[0], f"{{ {', '.join(sorted(ports))} }}"
-    living = "tcp flags & rst != rst"  # the resets themselves pass
-    rules = f"""\
-add table inet resets
-add chain inet resets input {{ type filter hook input priority 0; }}
-add chain inet resets output {{ type filter hook output priority 0; }}
-add rule inet resets input tcp dport {here} tcp sport {there} {living} reject with tcp reset
-add rule inet resets output tcp sport {here} tcp dport {there} {living} reject with tcp reset
-"""
-    run_in(cluster, node, "nft", "-f", "-", stdin=rules)
+    which = f"tcp dport {arguments[0]} tcp sport {{ {', '.join(ports)} }} tcp flags & rst != rst"
+    _netfilter(cluster, node, "resets", f"{which} reject with tcp reset")
 
 
 def _only_from(cluster: Cluster, node: Node, arguments: list[str]) -> None:
