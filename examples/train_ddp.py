@@ -29,12 +29,14 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     first = resume(args.save, model, optimizer)
+    if first and rank == 0:
+        print(f"resumed after step {first} of {args.steps}", flush=True)
     wrapped = DistributedDataParallel(model)
     for step in range(first, args.steps):
         loss = train_step(wrapped, optimizer, make_batch(step, args.batch), rank, world, device)
         if rank == 0 and (step % 10 == 0 or step == args.steps - 1):
             print(f"step {step:3d}  loss {loss:.6f}", flush=True)
-    if args.save and (rank == 0 or (args.each_node and os.environ["LOCAL_RANK"] == "0")):
+    if first < args.steps and (rank == 0 or (args.each_node and os.environ["LOCAL_RANK"] == "0")):
         save(args.save, args.steps, model, optimizer)
     if rank == 0:
         print(f"sum of parameters {checksum(model).item():.6f}", flush=True)

@@ -20,7 +20,7 @@ def clean(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """End what runs have left on nodes that were away, and remove their directories.
+    """End and remove what runs have left on nodes that were away.
 
     Runs that go on are not touched.
 

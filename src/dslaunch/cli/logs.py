@@ -28,7 +28,8 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as long as the run does.")
     ] = False,
     rank: Annotated[
-        str | None, typer.Option("--rank", "-r", help="Only of these ranks, such as 0 or 0-3,8.")
+        str | None,
+        typer.Option("--ranks", "--rank", "-r", help="Only these ranks, such as 0 or 0-3,8."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="Only what was written in the last 90s, 10m, 2h, 1d.")
@@ -38,7 +39,7 @@ def logs(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Print what the ranks of a run have written, in the order in which it arrived.
+    """Print what a run's ranks wrote, in the order of arrival.
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """

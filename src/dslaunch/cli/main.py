@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import signal
 import sys
@@ -64,6 +65,12 @@ def main() -> None:
     except DslaunchError as error:
         ui.error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # help is printed by typer, and a disk may be full anywhere
+        if error.errno != errno.ENOSPC:
+            raise
+        ui.error(DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}"))
+        sys.exit(DslaunchError.exit_code)
 
 
 def _invoke(args: list[str]) -> NoReturn:

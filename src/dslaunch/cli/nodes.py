@@ -38,7 +38,9 @@ def nodes(
     label: Label = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Show the nodes that a run would use, their slots and ranks, and the spares.
+    """Show which nodes, slots and ranks a run would have.
+
+    Spares that wait are shown too.
 
     Example: dslaunch nodes cluster.yaml --include 'node[01-03]:0-3'
     """

@@ -62,7 +62,7 @@ Module = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module
 NoPython = Annotated[bool, typer.Option("--no-python", help="SCRIPT is a program, no Python.")]
 Launcher = Annotated[
     str | None,
-    typer.Option("--launcher", "-l", help="torchrun, deepspeed, accelerate or direct."),
+    typer.Option("--launcher", "-l", help="torchrun, elastic, deepspeed, accelerate or direct."),
 ]
 Setting = Annotated[
     list[str] | None, typer.Option("--env", help="NAME=VALUE for the ranks; NAME copies yours.")

@@ -27,7 +27,7 @@ def ps(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List the runs of a cluster's nodes, and those that this machine has started.
+    """List runs: those that the nodes know, and this machine's own.
 
     Example: dslaunch ps cluster.yaml --all
     """
@@ -44,7 +44,8 @@ def ps(
         ui.result(jsonlib.dumps(data, indent=2))
     else:
         rows = [*map(local_row, over), *map(state_row, shown)]
-        ui.result(ui.table([HEAD, *rows], ui.width()) if rows else "no runs")
+        none = "no runs" if everything else "no run goes on; --all lists those that are over"
+        ui.result(ui.table([HEAD, *rows], ui.width()) if rows else none)
     for host, why in silent.items():
         ui.say(f"no answer from {host}: {why}")
 

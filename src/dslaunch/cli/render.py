@@ -53,7 +53,7 @@ def render(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
     formats: Annotated[bool, typer.Option("--list", help="List the formats.")] = False,
 ) -> None:
-    """Print a hostfile, an include string or another launcher's commands.
+    """Print a hostfile, an include string or other launchers' lines.
 
     No node is asked; what is assumed is said on standard error.
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dslaunch.cli import ui
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonScreen, TerminalScreen
 
 Ranks = Annotated[
-    str | None, typer.Option(help="Show only these ranks' output, such as 0 or 0-3,8.")
+    str | None, typer.Option("--ranks", "-r", help="Show only these ranks, such as 0 or 0-3,8.")
 ]
+MOST_RANKS = 1_000_000
 
 
 def make(
@@ -26,7 +27,7 @@ def make(
     from dslaunch.report.live import JsonScreen, TerminalScreen
 
     if json:
-        return JsonScreen(sys.stdout)
+        return JsonScreen(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))
     return TerminalScreen(
         sys.stdout,
         sys.stderr,
@@ -34,8 +35,18 @@ def make(
         ranks=ranks,
         quiet=quiet,
         colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-        width=shutil.get_terminal_size().columns,
+        width=columns,
     )
+
+
+def columns() -> int:
+    """How wide the terminal is that shows the progress line; standard output may be elsewhere."""
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return int(os.environ["COLUMNS"]) or 80
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:
@@ -45,9 +56,18 @@ def parse_ranks(text: str | None) -> frozenset[int] | None:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise UsageError(
-                f"--ranks: {part!r} is no rank", hint="write for example --ranks 0-3,8"
-            )
-        found.update(range(int(first), int(last or first) + 1))
+        if not _number(first) or (dash and not _number(last)):
+            raise _no_rank(part, "is no rank")
+        ranks = range(int(first), int(last or first) + 1)
+        if not 0 < len(ranks) <= MOST_RANKS:
+            raise _no_rank(part, "names too many ranks" if ranks else "goes backwards")
+        found.update(ranks)
     return frozenset(found)
+
+
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def _no_rank(part: str, why: str) -> UsageError:
+    return UsageError(f"--ranks: {part!r} {why}", hint="write for example --ranks 0-3,8")

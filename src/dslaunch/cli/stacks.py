@@ -16,7 +16,9 @@ def stacks(
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a node may take.")] = 15.0,
     json: Annotated[bool, typer.Option("--json", help="Print all stacks as JSON.")] = False,
 ) -> None:
-    """Show what every rank of a run is doing, equal stacks as one, the odd ones out first.
+    """Show what every rank is doing, the odd ones out first.
+
+    Equal stacks are shown as one.
 
     Example: dslaunch stacks latest
     """

@@ -16,9 +16,24 @@ ALLOCATIONS = 50_000
 """How many new objects make the collector look; Python's own 700 suits no program that starts."""
 
 
+def open_closed_streams() -> None:
+    """Let standard streams that are closed, as by `>&-`, lead nowhere.
+
+    Else Python has None in their places, and a file or socket opened later gets their number.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)
+            if nowhere != number:
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 def start() -> NoReturn:
     """Run the program and leave at once: nothing of it waits for the interpreter's own end."""
     gc.set_threshold(ALLOCATIONS)
+    open_closed_streams()
     from dslaunch.cli.main import main
 
     code: object = 0

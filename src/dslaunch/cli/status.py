@@ -21,7 +21,7 @@ def status(
     file: lookup.Cluster_ = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Say how a run stands: each node, its ranks, what happened last, and why it failed.
+    """Say how a run stands, node by node, and why it failed.
 
     Example: dslaunch status latest
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -33,8 +34,10 @@ def result(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Tell a person something."""
-    sys.stderr.write(f"{text}\n")
+    """Tell a person something, if that can be."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def error(problem: DslaunchError) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from dslaunch.cluster.nodeset import fold
 from dslaunch.launch.plan import Decision, Plan
-from dslaunch.report.stacks import fold, page
+from dslaunch.report import stacks
+from dslaunch.report.outlet import Outlet, leave_if_unread
 from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import without_colour
 from dslaunch.run.outcome import Outcome
@@ -21,6 +25,8 @@ NOTICES = {
 }
 """What people are told of events that are no ending, at once."""
 _ERASE = "\r\x1b[K"
+_ROOM = 3
+"""Columns that a progress line leaves free, so that the terminal's `^C` fits behind it."""
 
 
 @dataclass(slots=True)
@@ -31,6 +37,12 @@ class Progress:
     connected: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     joined: set[str] = field(default_factory=set)
+    over: bool = False
+    """A rank has ended: who has not met the others will not, or need not."""
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.text = self._describe()
 
     def note(self, event: Event) -> None:
         """Count an event."""
@@ -41,18 +53,23 @@ class Progress:
         }.get(event.kind)
         if reached is not None and event.host is not None:
             reached.add(event.host)
+            self.text = self._describe()
+        self.over = event.kind == "exit" or (self.over and event.kind != "restarting")
 
     @property
     def complete(self) -> bool:
         """Whether all ranks have met, and the line has nothing more to say."""
-        return len(self.joined) == len(self.hosts)
+        return self.over or len(self.joined) == len(self.hosts)
 
     def __str__(self) -> str:
         """The stage that is under way, and who is late for it."""
+        return self.text
+
+    def _describe(self) -> str:
         stages = (("connected", self.connected), ("started", self.started), ("joined", self.joined))
         name, reached = next((s for s in stages if len(s[1]) < len(self.hosts)), stages[-1])
         late = [host for host in self.hosts if host not in reached]
-        waiting = f", waiting for {', '.join(late[:4])}{' ...' if late[4:] else ''}" if late else ""
+        waiting = f", waiting for {fold(late)}" if late else ""
         return f"nodes {name}: {len(reached)} of {len(self.hosts)}{waiting}"
 
 
@@ -68,14 +85,18 @@ class TerminalScreen:
         ranks: frozenset[int] | None = None,
         quiet: bool = False,
         colour: bool = False,
-        width: int = 80,
+        width: Callable[[], int] = lambda: 80,
     ) -> None:
-        self.out, self.err = out, err
+        self.out, self.err = Outlet(out), Outlet(err)
+        self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
         self.ranks, self.quiet, self.colour = ranks, quiet, colour
         self.progress = Progress(nodes)
         self.live = err.isatty() and not quiet
         self.width = width
+        """How many columns the terminal has now."""
         self.ending = False
+        """The run has failed: what comes now are consequences, not for the screen."""
+        self.stopping = False
 
     def line(self, line: Line) -> None:
         """Show a line, unless it is a victim's after the run has failed."""
@@ -90,29 +111,31 @@ class TerminalScreen:
         """Move the progress line on; say what people must know at once."""
         self.progress.note(event)
         if event.kind == "stopping" and not self.quiet:
-            self.ending = "interrupted" not in (event.text or "")
+            self.ending, self.stopping = "interrupted" not in (event.text or ""), True
             self._write(self.err, f"dslaunch: {event.text}; ending all nodes\n")
         elif event.kind in NOTICES and not self.quiet:
             text = NOTICES[event.kind].format(host=event.host, text=event.text)
             self._write(self.err, f"dslaunch: {text}\n")
         if event.kind == "restarting":
-            self.ending = False
+            self.ending = self.stopping = False
         self._redraw()
 
     def plan(self, plan: Plan, directory: Path) -> None:
         """Say in a few lines what was decided, and why."""
         if self.quiet:
             return
-        head = f"dslaunch: {plan.world_size} ranks on {len(plan.nodes)} nodes, {plan.launcher}"
-        text = "".join(f"{row}\n" for row in (head, *decision_rows(plan.decisions)))
+        ranks, nodes = _counted(plan.world_size, "rank"), _counted(len(plan.nodes), "node")
+        head = f"dslaunch: {ranks} on {nodes}, {plan.launcher}"
+        rows = decision_rows(plan.decisions, self.width() if self.live else None)
+        text = "".join(f"{row}\n" for row in (head, *rows))
         self._write(self.err, f"{text}  run        {directory}\n")
 
     def outcome(self, outcome: Outcome, directory: Path) -> None:
         """Say how it ended: once, and at the very end."""
         self._erase()
-        for row in outcome_rows(outcome, directory, brief=self.quiet, width=self.width):
+        for row in outcome_rows(outcome, directory, brief=self.quiet, width=self.width()):
             self.err.write(f"{row}\n")
-        self.err.flush()
+        leave_if_unread(self.out, self.err)
 
     def detached(self, run: str) -> None:
         """Say how to look after a run that goes on without us."""
@@ -121,30 +144,27 @@ class TerminalScreen:
         self.err.write(f"dslaunch: {run} goes on without this terminal\n")
         for what, command in rows:
             self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
-        self.err.flush()
 
-    def _write(self, target: TextIO, text: str) -> None:
+    def _write(self, target: Outlet, text: str) -> None:
         self._erase()
         target.write(text)
-        target.flush()
         self._redraw()
 
     def _erase(self) -> None:
         if self.live:
             self.err.write(_ERASE)
-            self.err.flush()
 
     def _redraw(self) -> None:
-        if self.live and not self.ending and not self.progress.complete:
-            self.err.write(f"{_ERASE}{str(self.progress)[: self.width - 1]}")
-            self.err.flush()
+        if self.live and not self.stopping and not self.progress.complete:
+            self.err.write(f"{_ERASE}{str(self.progress)[: self.width() - _ROOM]}")
 
 
 class JsonScreen:
     """For machines: one JSON object per line, events and output alike."""
 
-    def __init__(self, out: TextIO) -> None:
-        self.out = out
+    def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:
+        self.out = Outlet(out)
+        self.out.tell = tell
 
     def line(self, line: Line) -> None:
         """A line of output."""
@@ -167,10 +187,10 @@ class JsonScreen:
         """How it ended."""
         cause = outcome.cause.as_dict() if outcome.cause else None
         self._write({"kind": "outcome"} | asdict(outcome) | {"cause": cause})
+        leave_if_unread(self.out)
 
     def _write(self, value: object) -> None:
         self.out.write(json.dumps(value) + "\n")
-        self.out.flush()
 
 
 def prefix(line: Line) -> str:
@@ -178,13 +198,27 @@ def prefix(line: Line) -> str:
     return f"{line.host}{BAR}" if line.rank is None else f"{line.host}:{line.rank}{BAR}"
 
 
-def decision_rows(decisions: tuple[Decision, ...]) -> list[str]:
-    """One row per decision: what, value, why."""
+def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -> list[str]:
+    """One row per decision: what, value, why; with `columns`, continued where they end."""
     width = max([10, *(len(d.what) for d in decisions)])
-    return [
+    rows = [
         f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})"
         for d in decisions
     ]
+    if columns is None:
+        return rows
+    indent = " " * (width + 3)
+    wrapper = textwrap.TextWrapper(
+        max(columns, len(indent) + 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line for row in rows for line in wrapper.wrap(row)]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int = 80) -> list[str]:
@@ -203,7 +237,8 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int =
         more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
         rows.append(f"  because of it also {outcome.victims[0]}{more}")
     if outcome.stacks:
-        rows += [f"  {line}" for line in page(fold(outcome.stacks), width - 2).splitlines()]
+        page = stacks.page(stacks.fold(outcome.stacks), width - 2)
+        rows += [f"  {line}" for line in page.splitlines()]
     if outcome.left:
         rows.append(f"  could not be ended: {', '.join(outcome.left)}")
     if outcome.unconfirmed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -53,6 +54,69 @@ def test_a_full_disk_is_one_line_and_code_1():
         1,
         "error: standard output: No space left on device\n",
     )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"]], ids=" ".join)
+def test_help_on_a_full_disk_is_one_line_and_code_1(words: list[str]):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*DSLAUNCH, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: standard output: No space left on device\n",
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(cluster_file: Path, closed: str):
+    line = f"{sys.executable} -m dslaunch nodes c.yaml {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+EMULATED = """\
+nodes: [{host: "node[1-2]", slots: 1}]
+transport: local
+launcher: direct
+storage: {workdir: work}
+"""
+
+
+def run_in_shell(words: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """`dslaunch run` on emulated nodes in a shell line, and how the run was recorded."""
+    Path("e.yaml").write_text(EMULATED)
+    line = f"set -o pipefail; {sys.executable} -m dslaunch run --no-python --grace 1 {words}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | {"DSLAUNCH_STATE": str(Path("state").absolute())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (result,) = Path("state/runs").glob("*/result.json")
+    status: str = json.loads(result.read_text())["status"]
+    return done, status
+
+
+def test_a_run_whose_reader_leaves_ends_and_is_recorded(directory: Path):
+    done, status = run_in_shell("e.yaml sh -c 'yes; sleep 60' | head -1")
+    assert done.stdout.endswith("│y\n")
+    assert (done.returncode, status) == (141, "interrupted")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_a_run_goes_on_when_the_disk_is_full(directory: Path, option: str):
+    done, status = run_in_shell(f"{option} e.yaml echo hello > /dev/full")
+    assert (done.returncode, status) == (0, "ok")
+    assert done.stderr.count("standard output: No space left on device; the run goes on") == 1
+
+
+def test_a_run_goes_on_when_it_cannot_say_anything(directory: Path):
+    done, status = run_in_shell("e.yaml echo hello 2> /dev/full")
+    assert (done.returncode, status) == (0, "ok")
+    assert sorted(done.stdout.splitlines()) == ["node1:0│hello", "node2:1│hello"]
 
 
 def test_bytes_that_are_no_text_are_printed_as_they_came(cluster_file: Path):

@@ -1,0 +1,56 @@
+"""Where a run's words go, and what becomes of the run when they can go there no longer."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TextIO
+
+UNREAD = 141
+"""128 + SIGPIPE: how a shell tells of a program whose reader went away."""
+
+
+class Outlet:
+    """A stream that may fail. A full disk costs what is written there, never the run; a reader that
+    goes away ends the run, as a terminal does that is closed."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+        self.failure: OSError | None = None
+        self.tell: Callable[[str], None] = lambda why: None
+        """Told once why nothing more is written."""
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self.file.isatty()
+
+    def write(self, text: str) -> None:
+        """Write at once, unless it has failed before."""
+        if self.failure is not None:
+            return
+        try:
+            self.file.write(text)
+            self.file.flush()
+        except OSError as failure:
+            self.failure = failure
+            if isinstance(failure, BrokenPipeError):
+                hang_up()
+            else:
+                self.tell(f"standard output: {failure.strerror}; the run goes on, see its logs")
+
+    @property
+    def unread(self) -> bool:
+        """Whether its reader went away."""
+        return isinstance(self.failure, BrokenPipeError)
+
+
+def hang_up() -> None:
+    """Wish the end of the run, if one goes on: SIGHUP is handled then, and only then."""
+    if callable(signal.getsignal(signal.SIGHUP)):
+        signal.raise_signal(signal.SIGHUP)
+
+
+def leave_if_unread(*outlets: Outlet) -> None:
+    """Raise SystemExit as for a program that SIGPIPE ended, if nobody reads any more."""
+    if any(outlet.unread for outlet in outlets):
+        raise SystemExit(UNREAD)
