@@ -13,6 +13,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+# Its functions' defaults name the process group if there is one when it is imported, as DDP does,
+# and keep it alive past its end: the interpreter may then abort (torch 2.13).
+import torch.distributed.nn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import deepspeed
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # first: see train_ddp.py
 from torch import nn
 
 

@@ -10,6 +10,14 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+WITH_THREADS = """
+import os, runpy, sys
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+for task in os.listdir("/proc/self/task"):
+    print("thread", open(f"/proc/self/task/{task}/comm").read(), end="")
+"""
+"""Runs a script and names the threads that are left when it is through."""
 
 
 def train(script: str, ranks: int, directory: Path, *args: str) -> str:
@@ -71,6 +79,16 @@ def test_a_resumed_training_ends_like_one_that_was_not_interrupted(tmp_path: Pat
     rest = train("train_ddp.py", 1, tmp_path, "--save", "parts", "--steps", "20")
     assert "step   0" not in rest
     assert parameters(rest) == pytest.approx(parameters(whole), rel=1e-6)
+
+
+@pytest.mark.torch
+def test_no_thread_of_the_process_group_is_left_at_the_end(tmp_path: Path) -> None:
+    """Else the interpreter may abort while it ends, and a good training has failed."""
+    wrapper = tmp_path / "with_threads.py"
+    wrapper.write_text(WITH_THREADS)
+    output = train(str(wrapper), 1, tmp_path, str(EXAMPLES / "train_ddp.py"), "--steps", "2")
+    assert "thread " in output
+    assert not re.search("thread .*gloo|thread .*tcpstore", output)
 
 
 @pytest.mark.deepspeed

@@ -63,6 +63,10 @@ KNOWN = (
     _k(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
        "a data loader's worker was killed",
        "likely memory: use fewer workers; with num_workers=0 its error is shown"),
+    _k(r"terminate called without an active exception",
+       "a thread of native code outlived what it belongs to, often gloo's at the program's end",
+       "let the script call destroy_process_group() last, and import torch.distributed.nn before "
+       "init_process_group(): imported later, it keeps the group alive"),
     # -------- DeepSpeed
     _k(r"Current loss scale already at minimum",
        "fp16 overflows at every step, down to the least loss scale",
