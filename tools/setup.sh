@@ -10,7 +10,7 @@ started=$SECONDS
 # program -> Debian package. python3-venv is asked for by what it has, not by a program.
 packages_test=(
   sshd:openssh-server ssh:openssh-client ip:iproute2 nft:nftables ps:procps pdsh:pdsh
-  rsync:rsync shellcheck:shellcheck mpirun:openmpi-bin
+  rsync:rsync shellcheck:shellcheck mpirun:openmpi-bin tcsh:tcsh fish:fish
 )
 faketime=/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1
 

@@ -26,7 +26,8 @@ class Channel(Protocol):
 
     def wait(self, timeout: float) -> int | None:
         """Its exit code, or None if it has not ended within `timeout` seconds or the
-        connection was lost. A death by signal N is 128 + N."""
+        connection was lost. When a signal ended the shell itself, it is 128 + the signal's number
+        on this machine; over SSH it is None or 255: sshd's word of it does not reach us."""
 
     def stderr(self) -> str:
         """The last 64 KiB that it wrote to its standard error so far, decoded leniently."""

@@ -43,7 +43,20 @@ def from_words(node: Node, words: str) -> NodeFailure:
 
 def from_error(node: Node, error: BaseException) -> NodeFailure:
     """Classify an exception of paramiko, Fabric or the socket layer."""
-    return failure(node, _kind(error), str(error) or type(error).__name__)
+    return failure(node, _kind(error), _words(error))
+
+
+def _words(error: BaseException) -> str:
+    """What it says; of several addresses that were tried, each with its own reason."""
+    tried = getattr(error, "errors", None)
+    if isinstance(tried, dict):  # paramiko's NoValidConnectionsError has (address, port) -> OSError
+        reasons = {f"{where[0]}: {why.strerror or why}" for where, why in tried.items()}
+        return ", ".join(sorted(reasons))
+    return (
+        (error.strerror if isinstance(error, OSError) else None)
+        or str(error)
+        or type(error).__name__
+    )
 
 
 def _kind(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.transport.classify import failure, from_error
 from dslaunch.transport.process import PIECE, STDERR_KEPT, login_line
+from dslaunch.transport.retry import when_throttled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
 
 KEEPALIVE = 15
-RETRIES = (0.5, 1.0, 2.0)
-"""Seconds before further tries when a server drops us for having too many connections."""
 USER_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
@@ -104,22 +103,21 @@ class FabricTransport:
 
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
-        for pause in (*RETRIES, None):
-            began = time.monotonic()
-            try:
-                return FabricConnection(self._open(node))
-            except _JumpError as error:
-                found = error.failure
-            except Exception as error:  # noqa: BLE001 - each of a dozen types is classified here
-                found = from_error(node, error)
-            waited = time.monotonic() - began
-            if found.kind in ("throttled", "protocol") and waited >= self._ssh.connect_timeout:
-                # dropped at once is an overload, dropped after all that time is a hung server
-                found = failure(node, "timeout", f"{found.message}, after {waited:.0f} s")
-            if pause is None or found.kind != "throttled":
-                raise NodeError((found,))
-            time.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        return when_throttled(lambda: self._try(node))
+
+    def _try(self, node: Node) -> FabricConnection:
+        began = time.monotonic()
+        try:
+            return FabricConnection(self._open(node))
+        except _JumpError as error:
+            found = error.failure
+        except Exception as error:  # noqa: BLE001 - each of a dozen types is classified here
+            found = from_error(node, error)
+        waited = time.monotonic() - began
+        if found.kind in ("throttled", "protocol") and waited >= self._ssh.connect_timeout:
+            # dropped at once is an overload, dropped after all that time is a hung server
+            found = failure(node, "timeout", f"{found.message}, after {waited:.0f} s")
+        raise NodeError((found,))
 
     def close(self) -> None:
         """End the connections to jump hosts."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import NodeError, ToolMissingError
 from dslaunch.transport.classify import from_words
 from dslaunch.transport.process import ProcessChannel, login_line
+from dslaunch.transport.retry import when_throttled
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
@@ -44,6 +45,9 @@ class OpenSshTransport:
 
     def connect(self, node: Node) -> OpenSshConnection:
         """Open the master connection. Raises NodeError."""
+        return when_throttled(lambda: self._try(node))
+
+    def _try(self, node: Node) -> OpenSshConnection:
         argv = ["ssh", *self._options(node), node.host]
         # not a pipe: a master keeps its standard error open, and reading would never end
         with tempfile.TemporaryFile() as words:

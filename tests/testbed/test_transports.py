@@ -1,0 +1,138 @@
+"""The two SSH transports against real sshd: all bytes, all shells, and servers under load."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.testbed.vcluster import VirtualCluster
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["fabric", "openssh"])
+REACH = """
+import sys, threading
+from dslaunch import transport
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.errors import NodeFailure
+from dslaunch.transport.pool import connect_all
+
+def drain(channel):
+    pieces = []
+    while piece := channel.read():
+        pieces.append(piece)
+    return b"".join(pieces)
+
+cluster = parse_cluster(sys.argv[2], "c.yaml")
+nodes = transport.get(sys.argv[1], cluster)
+reached = connect_all(nodes, cluster.nodes, cluster.ssh.fanout)
+failed = {h: c.message for h, c in reached.items() if isinstance(c, NodeFailure)}
+"""
+"""Connects to the nodes of the cluster file in its second argument."""
+ALL = """
+import json
+print(json.dumps(failed))
+"""
+ECHO = """
+import hashlib, os
+sent = bytes(range(256)) + os.urandom(5_000_000)
+channel = reached["node1"].start("cat")
+def write():
+    channel.write(sent)
+    channel.close_input()
+writer = threading.Thread(target=write)
+writer.start()
+got = drain(channel)
+writer.join()
+print(len(got), got == sent, channel.wait(5))
+"""
+ENDS = """
+KILLED = "(sh -c 'kill -9 $$') 2>/dev/null; exit $?"
+for line in ("exit 7", KILLED, "echo words >&2; exit 3", "printf '%s' 'a  b'"):
+    channel = reached["node1"].start(line)
+    channel.close_input()
+    said = drain(channel)
+    print([channel.wait(5), said.decode(), channel.stderr()])
+"""
+CLOSE = """
+for connection in reached.values():
+    if not isinstance(connection, NodeFailure):
+        connection.close()
+nodes.close()
+"""
+
+
+def on_control(cluster: VirtualCluster, transport: str, nodes: str, what: str) -> str:
+    """Run one of the programs above on the control machine; what it printed."""
+    words = [sys.executable, "-c", REACH + what + CLOSE, transport, nodes]
+    done = cluster.run("control", words, timeout=90)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@TRANSPORTS
+def test_five_megabytes_of_any_bytes_arrive_both_ways(
+    cluster4: VirtualCluster, transport: str
+) -> None:
+    said = on_control(cluster4, transport, "nodes: [{host: node1, slots: 1}]", ECHO)
+    assert said == "5000256 True 0\n"
+
+
+@TRANSPORTS
+def test_exit_codes_signals_and_both_streams_are_told_apart(
+    cluster4: VirtualCluster, transport: str
+) -> None:
+    said = on_control(cluster4, transport, "nodes: [{host: node1, slots: 1}]", ENDS)
+    assert said.splitlines() == [
+        "[7, '', '']",
+        "[137, '', '']",
+        "[3, '', 'words\\n']",
+        "[0, 'a  b', '']",
+    ]
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("shell", ["csh", "fish", "bash -c 'echo noise'"])
+def test_any_login_shell_carries_a_run(
+    cluster4: VirtualCluster, transport: str, shell: str
+) -> None:
+    program = shell.split()[0]
+    if cluster4.run("node1", ["which", program]).returncode:
+        pytest.skip(f"{program} is not installed")
+    noise = "echo noise" if program == "bash" else ""
+    change = f"sed -i '/^root:/s|[^:]*$|/bin/{program}|' /etc/passwd; echo '{noise}' > ~/.bashrc"
+    nodes = f"transport: {transport}\npython: {sys.executable}\nnodes: [{{host: node1, slots: 2}}]"
+    cluster4.put("control", "/root/shells/c.yaml", nodes)
+    words = ["-m", "dslaunch", "run", "c.yaml", "-l", "direct", "--no-python", "--env", "A=$x 'y'"]
+    script = ["sh", "-c", 'echo "$A" "$1"', "sh", "a b;$HOME\n'"]
+    try:
+        cluster4.run("node1", ["sh", "-c", change])
+        done = cluster4.run("control", [sys.executable, *words, "--", *script], cwd="/root/shells")
+    finally:
+        cluster4.run(
+            "node1", ["sh", "-c", "sed -i '/^root:/s|[^:]*$|/bin/bash|' /etc/passwd; rm ~/.bashrc"]
+        )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        f"node1:{rank}│{text}" for rank in (0, 1) for text in ("$x 'y' a b;$HOME", "'")
+    )
+
+
+@TRANSPORTS
+def test_many_nodes_behind_one_jump_host_are_all_reached(
+    virtual_cluster: Callable[..., Any], transport: str
+) -> None:
+    """Its sshd has Debian's MaxStartups, 10:30:100: more at once are dropped at random."""
+    cluster = virtual_cluster(nodes=17)
+    nodes = "ssh: {jump: node17, fanout: 32}\nnodes: [{host: 'node[1-16]', slots: 1}]"
+    assert json.loads(on_control(cluster, transport, nodes, ALL)) == {}
+
+
+@TRANSPORTS
+def test_a_node_that_refuses_says_so_in_words(cluster4: VirtualCluster, transport: str) -> None:
+    nodes = "nodes: [{host: node1, slots: 1, port: 2}]"
+    found = json.loads(on_control(cluster4, transport, nodes, ALL))
+    assert found["node1"].startswith("the connection was refused: no SSH server listens there (")
+    assert "None" not in found["node1"]
