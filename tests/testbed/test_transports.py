@@ -49,7 +49,7 @@ writer.join()
 print(len(got), got == sent, channel.wait(5))
 """
 ENDS = """
-KILLED = "(sh -c 'kill -9 $$') 2>/dev/null; exit $?"
+KILLED = "exec 2>/dev/null; sh -c 'kill -9 $$'; exit $?"
 for line in ("exit 7", KILLED, "echo words >&2; exit 3", "printf '%s' 'a  b'"):
     channel = reached["node1"].start(line)
     channel.close_input()
