@@ -11,6 +11,7 @@ started=$SECONDS
 packages_test=(
   sshd:openssh-server ssh:openssh-client ip:iproute2 nft:nftables ps:procps pdsh:pdsh
   rsync:rsync shellcheck:shellcheck mpirun:openmpi-bin tcsh:tcsh fish:fish
+  munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client
 )
 faketime=/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1
 

@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.scheduler import settle
 from tests.testbed.vcluster import VirtualCluster, missing
 
-CLUSTERS = {"cluster4", "virtual_cluster"}
+SLURM_GPUS = ("node[12]=gpu:a100:4", "node[34]=gpu:h100:4")
+CLUSTERS = {"cluster4", "virtual_cluster", "slurm_cluster"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slurm: needs real SLURM on the virtual cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if CLUSTERS & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if CLUSTERS & fixtures:
             item.add_marker(pytest.mark.sshd)
+        if "can_have_slurm" in fixtures:
+            item.add_marker(pytest.mark.slurm)
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +71,32 @@ def virtual_cluster(
         for cluster in started:
             cluster.heal()
             assert cluster.leftovers() == {}
+
+
+@pytest.fixture(scope="session")
+def can_have_slurm(can_have_clusters: None) -> None:
+    """Skip where SLURM's daemons are not installed, with the packages to install."""
+    if reason := missing(slurm=True):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def session_slurm_cluster(
+    can_have_slurm: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VirtualCluster]:
+    directory = tmp_path_factory.mktemp("slurm")
+    with VirtualCluster(nodes=4, directory=directory, slurm=True, gres=SLURM_GPUS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_cluster(session_slurm_cluster: VirtualCluster) -> Iterator[VirtualCluster]:
+    """Four nodes under a real SLURM, each with four GPUs by name: a100 on node1 and node2, h100
+    on node3 and node4. Afterwards without jobs, healed, and free of processes.
+
+    Submit on `control`; `scheduler.submit` does, from /shared. Partitions: main; short, of ten
+    minutes at most; urgent, whose jobs requeue those of the others.
+    """
+    yield session_slurm_cluster
+    settle(session_slurm_cluster)
+    assert session_slurm_cluster.leftovers() == {}

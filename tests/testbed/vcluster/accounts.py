@@ -22,6 +22,7 @@ OWN_ETC = {
     *("hosts", "hostname", "resolv.conf", "machine-id", "mtab", "ssh", "ld.so.preload"),
     *("passwd", "group", "shadow", "gshadow", "passwd-", "group-", "shadow-", "gshadow-"),
     *("subuid-", "subgid-", "environment", "profile.d", "sudoers", "sudoers.d"),
+    *("munge", "slurm"),
 }
 """What a node has for itself; the rest of /etc are links to the host's."""
 

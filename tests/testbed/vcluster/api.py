@@ -20,9 +20,12 @@ from tests.testbed.vcluster import outside, processes, state
 from tests.testbed.vcluster.access import command_line, login
 from tests.testbed.vcluster.inside import node_command, skew_env
 from tests.testbed.vcluster.network import address_of
+from tests.testbed.vcluster.services import SERVICES
 from tests.testbed.vcluster.state import Cluster, ClusterError
 
 Text = subprocess.CompletedProcess[str]
+DAEMONS = set(SERVICES) - {"sshd"}
+"""Those whose sessions and tasks are processes of another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,10 @@ class NodeProcess:
 
     @property
     def system(self) -> bool:
-        """Whether every node has it: the init, and the sshd that listens."""
+        """Whether a node always has it: the init, the sshd that listens, SLURM's daemons."""
         title = " ".join(self.argv)
-        return self.pid == 1 or (title.startswith("sshd: ") and "[listener]" in title)
+        daemon = Path(title.partition(" ")[0].rstrip(":")).name in DAEMONS
+        return self.pid == 1 or daemon or (title.startswith("sshd: ") and "[listener]" in title)
 
 
 class Running:
@@ -110,7 +114,8 @@ class VirtualCluster:
     """A cluster that is up inside `with`. It ends with this process, however that ends.
 
     `options` are those of the command line: nics=2, disk="64m", pam=True,
-    loopback_hostname=True, bind=["/data:/data:rw"], own_disk=["/tmp"], shared="/some/dir".
+    loopback_hostname=True, bind=["/data:/data:rw"], own_disk=["/tmp"], shared="/some/dir",
+    slurm=True, gres=["node[12]=gpu:a100:4"].
     """
 
     def __init__(
@@ -310,6 +315,10 @@ class VirtualCluster:
             self._door("heal", node)
         if not all(found.alive for found in nodes):
             self.boot(node)
+
+    def service(self, node: str, name: str, action: str) -> None:
+        """start, restart, stop, kill, pause or resume a daemon of nodes (`services.SERVICES`)."""
+        self._door("svc", node, name, action)
 
     def crash(self, node: str) -> None:
         """Power nodes off."""

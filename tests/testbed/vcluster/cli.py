@@ -6,6 +6,7 @@ python -m tests.testbed.vcluster exec control -- dslaunch nodes cluster.yaml
 python -m tests.testbed.vcluster fault node2 delay 50
 python -m tests.testbed.vcluster heal 'node*'
 python -m tests.testbed.vcluster down
+python -m tests.testbed.vcluster up --slurm --gres 'node*=gpu:8'
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tests.testbed.vcluster.relay import start_relay
 from tests.testbed.vcluster.requirements import missing
 from tests.testbed.vcluster.rootfs import CHECKOUT, software_binds
 from tests.testbed.vcluster.services import ACTIONS, SERVICES, service
-from tests.testbed.vcluster.state import Bind, ClusterError, Node, Settings
+from tests.testbed.vcluster.slurm import parse_gres
+from tests.testbed.vcluster.state import Bind, ClusterError, Node, Settings, Slurm
 from tests.testbed.vcluster.users import join_users, map_users
 
 HELP = """\
@@ -41,12 +43,15 @@ HELP = """\
 From this machine: ssh -F {directory}/ssh_config node1
 Cluster file for dslaunch on this machine: {directory}/cluster.yaml"""
 
+SLURM_HELP = """\
+SLURM: {me} exec control -- srun --nodes {count} hostname"""
+
 Arguments = argparse.Namespace
 
 
 def up(arguments: Arguments) -> None:
     """Start a cluster; with --hold end it when standard input ends."""
-    reason = missing()
+    reason = missing(slurm=arguments.slurm)
     if reason:
         raise ClusterError(reason)
     if os.geteuid() != 0:
@@ -58,8 +63,9 @@ def up(arguments: Arguments) -> None:
         sys.stdin.read()
         lifecycle.down(arguments.state_dir)
         return
+    texts = [HELP, SLURM_HELP] if cluster.settings.slurm else [HELP]
     print(
-        HELP.format(
+        "\n".join(texts).format(
             count=cluster.settings.nodes,
             seconds=time.monotonic() - began,
             directory=cluster.directory,
@@ -96,8 +102,16 @@ def settings_of(arguments: Arguments) -> Settings:
         pam=arguments.pam and arguments.mode == "root",
         loopback_hostname=arguments.loopback_hostname,
         own_disks=tuple(arguments.own_disk),
+        slurm=slurm_of(arguments),
         binds=(*map(Bind.parse, arguments.bind), *software_binds()),
     )
+
+
+def slurm_of(arguments: Arguments) -> Slurm | None:
+    """What the options of `up` ask of SLURM. ClusterError names GPUs that cannot be read."""
+    for text in arguments.gres:
+        parse_gres(text)
+    return Slurm(tuple(arguments.gres), arguments.slurmd_timeout) if arguments.slurm else None
 
 
 def down(arguments: Arguments) -> None:
@@ -253,6 +267,9 @@ def add_up(up: argparse.ArgumentParser) -> None:
     option("--user", default="alice", help="ordinary account on every node")
     option("--pam", action="store_true", help="sshd with PAM, as Debian's: slower logins")
     option("--loopback-hostname", action="store_true", help="a node's own name is 127.0.1.1 there")
+    option("--slurm", action="store_true", help="SLURM too: partitions main, short and urgent")
+    option("--gres", action="append", default=[], metavar="NODES=gpu[:KIND]:COUNT")
+    option("--slurmd-timeout", type=int, default=10, help="seconds until a silent node is DOWN")
     option("--hold", action="store_true", help="stay, and go down when standard input ends")
 
 

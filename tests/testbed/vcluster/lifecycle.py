@@ -18,6 +18,7 @@ from tests.testbed.vcluster.accounts import make_keys
 from tests.testbed.vcluster.inside import PATH
 from tests.testbed.vcluster.rootfs import build_root
 from tests.testbed.vcluster.services import service_command, services_of
+from tests.testbed.vcluster.slurm import await_idle, make_munge_key
 from tests.testbed.vcluster.state import Cluster, ClusterError, Node, Process, Settings
 from tests.testbed.vcluster.syscalls import (
     CLONE_NEWIPC,
@@ -63,11 +64,15 @@ def _start_missing(cluster: Cluster) -> list[str]:
         shared.chmod(0o1777)
     if not (cluster.directory / "keys").exists():
         make_keys(cluster)
+        if cluster.settings.slurm:
+            make_munge_key(cluster)
     write_access(cluster)
     if cluster.switch is None or not cluster.switch.alive:
         network.start_switch(cluster)
     missing = [node for node in cluster.nodes.values() if not node.alive]
     start_nodes(cluster, missing)
+    if cluster.settings.slurm:
+        await_idle(cluster)
     return [node.name for node in missing]
 
 
@@ -114,8 +119,8 @@ def _init_main(cluster: Cluster, node: Node, go: int, ready: int) -> None:
         network.configure(cluster, node)
         os.environ.clear()
         os.environ.update(PATH=PATH, LANG="C.UTF-8", HOME="/root")
-        for name in services_of(node):
-            subprocess.run(service_command(cluster, name), check=True, close_fds=True)
+        for name in services_of(cluster, node):
+            subprocess.run(service_command(cluster, node, name), check=True, close_fds=True)
         os.write(ready, b"1")
     except Exception:  # noqa: BLE001  the one who waits for this node must hear of any failure
         os.write(ready, traceback.format_exc().encode()[-4000:])

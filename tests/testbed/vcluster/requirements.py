@@ -22,15 +22,24 @@ PACKAGES = {
     "setpriv": "util-linux",
 }
 """Program -> the Debian package that has it."""
+SLURM_PACKAGES = {
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+}
+"""The same for a cluster with SLURM."""
 
 
-def missing() -> str | None:
-    """Why there can be no virtual cluster here, with what to do; None when there can."""
+def missing(*, slurm: bool = False) -> str | None:
+    """Why there can be no virtual cluster (with SLURM) here, with what to do; None when there
+    can."""
     if platform.system() != "Linux":
         return f"needs Linux, this is {platform.system()}"
-    absent = [program for program in PACKAGES if shutil.which(program, path=PATH) is None]
+    needed = PACKAGES | (SLURM_PACKAGES if slurm else {})
+    absent = [program for program in needed if shutil.which(program, path=PATH) is None]
     if absent:
-        packages = " ".join(sorted({PACKAGES[program] for program in absent}))
+        packages = " ".join(sorted({needed[program] for program in absent}))
         return f"needs {', '.join(absent)}: apt-get install {packages}"
     return _namespaces_refused()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.testbed.vcluster.accounts import build_etc, build_homes
+from tests.testbed.vcluster.slurm import build_slurm
 from tests.testbed.vcluster.state import CONTROL, Bind, Cluster, Node
 from tests.testbed.vcluster.syscalls import (
     MS_BIND,
@@ -54,6 +55,7 @@ def build_root(cluster: Cluster, node: Node, root: Path) -> None:
     build_disks(root, settings.own_disks)
     build_kernel_views(root)
     build_programs(node, root)
+    build_slurm(cluster, node, root)
     bind(settings.shared, root / "shared")
     for wanted in settings.binds:
         if Path(wanted.source).exists():

@@ -1,13 +1,13 @@
-"""The daemons of a node. A new kind of daemon (SLURM's, say) is an entry in SERVICES, the nodes
-that it runs on in `services_of`, and its files in `accounts.build_etc`."""
+"""The daemons of a node. A new kind of daemon is an entry in SERVICES, the nodes that it runs on
+in `services_of`, and its files in `rootfs.build_root`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tests.testbed.vcluster.accounts import sshd_config
-from tests.testbed.vcluster.inside import as_user, run_in, write_file
-from tests.testbed.vcluster.state import Cluster, Node
+from tests.testbed.vcluster.inside import as_user, run_in, skew_env, write_file
+from tests.testbed.vcluster.state import CONTROL, Cluster, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,9 @@ class Service:
 
 SERVICES = {
     "sshd": Service(("/usr/sbin/sshd", "-E", "/var/log/sshd.log"), "/run/sshd.pid"),
+    "munged": Service(("/usr/sbin/munged", "--force", "--num-threads=2"), "/run/munge/munged.pid"),
+    "slurmctld": Service(("/usr/sbin/slurmctld",), "/run/slurmctld.pid"),
+    "slurmd": Service(("/usr/sbin/slurmd",), "/run/slurmd.pid"),
 }
 SIGNALS = {"stop": "TERM", "kill": "KILL", "pause": "STOP", "resume": "CONT", "reload": "HUP"}
 ACTIONS = ("start", "restart", *SIGNALS)
@@ -32,15 +35,20 @@ kill -KILL "$pid"
 """
 
 
-def services_of(node: Node) -> list[str]:
-    """The names of the daemons that a node runs."""
-    return ["sshd"]
+def services_of(cluster: Cluster, node: Node) -> list[str]:
+    """The names of the daemons that a node runs, in the order in which they start."""
+    if cluster.settings.slurm is None:
+        return ["sshd"]
+    return ["sshd", "munged", "slurmctld" if node.name == CONTROL else "slurmd"]
 
 
-def service_command(cluster: Cluster, name: str) -> list[str]:
-    """The command that starts a daemon, for use inside a node."""
+def service_command(cluster: Cluster, node: Node, name: str) -> list[str]:
+    """The command that starts a daemon, for use inside a node. Its clock is the node's, but for
+    sshd's, which gives the node's to its sessions."""
     user = cluster.settings.user if cluster.settings.single_uid else "root"
-    return [*as_user(cluster, user), *SERVICES[name].command]
+    clock = {} if name == "sshd" else skew_env(node)
+    environment = ["env", *(f"{key}={value}" for key, value in clock.items())] if clock else []
+    return [*as_user(cluster, user), *environment, *SERVICES[name].command]
 
 
 def service(cluster: Cluster, node: Node, name: str, action: str) -> None:
@@ -49,7 +57,7 @@ def service(cluster: Cluster, node: Node, name: str, action: str) -> None:
         service(cluster, node, name, "stop")
         action = "start"
     if action == "start":
-        run_in(cluster, node, *service_command(cluster, name))
+        run_in(cluster, node, *service_command(cluster, node, name))
     else:
         pid_file = SERVICES[name].pid_file
         run_in(cluster, node, "sh", "-c", STOP, "sh", pid_file, SIGNALS[action])
@@ -58,5 +66,5 @@ def service(cluster: Cluster, node: Node, name: str, action: str) -> None:
 def reconfigure(cluster: Cluster, node: Node) -> None:
     """Apply the recorded faults to the daemons' configuration."""
     write_file(cluster, node, "/etc/ssh/sshd_config", sshd_config(cluster, node))
-    for name in services_of(node):
+    for name in services_of(cluster, node):
         service(cluster, node, name, "restart")

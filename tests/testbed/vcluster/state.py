@@ -45,6 +45,16 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
+class Slurm:
+    """What was asked of SLURM."""
+
+    gres: tuple[str, ...] = ()
+    """`NODES=gpu[:KIND]:COUNT`, of which the first that fits a node is its own."""
+    timeout: int = 10
+    """Seconds until a node that says nothing is taken for dead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What was asked for by `up`. Sizes are those of tmpfs: memory, used when written."""
 
@@ -66,6 +76,7 @@ class Settings:
     binds: tuple[Bind, ...] = ()
     own_disks: tuple[str, ...] = ()
     """Directories of every node that are a small disk each, such as /tmp."""
+    slurm: Slurm | None = None
 
     @property
     def single_uid(self) -> bool:
@@ -211,6 +222,8 @@ def _from_json(directory: Path, data: dict[str, Any]) -> Cluster:
     settings = data["settings"]
     settings["binds"] = tuple(Bind(**bind) for bind in settings["binds"])
     settings["own_disks"] = tuple(settings["own_disks"])
+    if slurm := settings["slurm"]:
+        settings["slurm"] = Slurm(**{**slurm, "gres": tuple(slurm["gres"])})
     nodes = {name: _node_from_json(node) for name, node in data["nodes"].items()}
     return Cluster(directory, Settings(**settings), nodes, _process_from_json(data["switch"]))
 

@@ -1,0 +1,76 @@
+"""Jobs on a virtual cluster's SLURM: what tests do at a login node's prompt."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster.slurm import await_idle
+
+SHARED = "/shared"
+"""Where jobs are submitted, so that their output is where every node and this machine see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A submitted job."""
+
+    cluster: VirtualCluster
+    number: str
+
+    def show(self) -> dict[str, str]:
+        """The fields of `scontrol show job`: JobState, ExitCode, Reason, Restarts, BatchHost..."""
+        command = ["scontrol", "--oneliner", "show", "job", self.number]
+        said = self.cluster.run(CONTROL, command, check=True).stdout.splitlines()[0]
+        return dict(re.findall(r"(\S+?)=(\S*)", said))
+
+    @property
+    def state(self) -> str:
+        """Such as RUNNING, COMPLETED or NODE_FAIL."""
+        return self.show()["JobState"]
+
+    def wait(self, *states: str, within: float = 30) -> str:
+        """Its state, once that is one of `states` (COMPLETED unless named). TimeoutError."""
+        until(lambda: self.state in (states or ("COMPLETED",)), within, lambda: str(self.show()))
+        return self.state
+
+    def says(self, text: str, within: float = 30) -> None:
+        """Wait until its output has a text. TimeoutError tells what it has instead."""
+        until(lambda: text in self.output, within, lambda: self.output + str(self.show()))
+
+    @property
+    def output(self) -> str:
+        """Standard output and error so far, if they are where SLURM puts them by default."""
+        file = self.cluster.shared / f"slurm-{self.number}.out"
+        return file.read_text() if file.exists() else ""
+
+
+def until(true: Callable[[], bool], within: float, told: Callable[[], str] = str) -> None:
+    """Return once it is true; TimeoutError with what is `told` when it is not `within` seconds."""
+    deadline = time.monotonic() + within
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within:.0f} s: {told()}")
+        time.sleep(0.05)
+
+
+def submit(cluster: VirtualCluster, script: str, *options: str, user: str | None = None) -> Job:
+    """`sbatch OPTIONS` with the script's lines after `#!/bin/bash`. ClusterError: refused."""
+    command = ["sbatch", "--parsable", *options]
+    lines = f"#!/bin/bash\n{script}\n"
+    done = cluster.run(CONTROL, command, stdin=lines, user=user, check=True, cwd=SHARED)
+    return Job(cluster, done.stdout.strip())
+
+
+def settle(cluster: VirtualCluster) -> None:
+    """Cancel every job, heal every node, and return once SLURM takes all of them for free."""
+    cluster.heal()
+    cluster.service(CONTROL, "slurmctld", "resume")
+    if cluster.run(CONTROL, ["scontrol", "ping"]).returncode:
+        cluster.service(CONTROL, "slurmctld", "start")
+    for user in {"root", cluster.user}:
+        cluster.run(CONTROL, ["scancel", f"--user={user}"], check=True)
+    await_idle(cluster.cluster)

@@ -1,0 +1,213 @@
+"""SLURM on the virtual cluster is real: it schedules, counts GPUs, signals and requeues."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.scheduler import Job, settle, submit, until
+from tests.testbed.vcluster import CONTROL, ClusterError, VirtualCluster
+from tests.testbed.vcluster.outside import look
+
+LONG = 'echo "restart ${SLURM_RESTART_COUNT:-0}"; srun bash -c "echo ready; exec sleep 1000"'
+FOUR = ("--nodes=4", "--ntasks-per-node=1")
+Start = Callable[..., VirtualCluster]
+
+
+def ready(job: Job, ranks: int = 4) -> None:
+    """Wait until all its ranks run."""
+    until(lambda: job.output.count("ready") == ranks, 30, lambda: job.output + str(job.show()))
+
+
+def ranks_of(cluster: VirtualCluster) -> int:
+    """How many of LONG's processes run, on all nodes."""
+    everything = [process for found in cluster.seen().values() for process in found]
+    return sum(process.argv == ("sleep", "1000") for process in everything)
+
+
+def test_a_job_runs_on_four_nodes_with_gpus(slurm_cluster: VirtualCluster) -> None:
+    script = """
+        echo "on $(hostname) of $(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)"
+        srun bash -c 'echo "$SLURM_PROCID $(hostname) $SLURM_NTASKS $CUDA_VISIBLE_DEVICES"'"""
+    job = submit(slurm_cluster, script, *FOUR, "--gpus-per-node=4")
+    job.wait("COMPLETED")
+    ranks = [f"{rank} node{rank + 1} 4 0,1,2,3" for rank in range(4)]
+    assert sorted(job.output.splitlines()) == [*ranks, "on node1 of node1,node2,node3,node4"]
+
+
+def test_gpus_can_be_asked_for_by_kind(slurm_cluster: VirtualCluster) -> None:
+    run = ["srun", "--nodes=2", "--gpus-per-node=h100:3", "hostname"]
+    hosts = slurm_cluster.run(CONTROL, run, check=True).stdout.split()
+    assert sorted(hosts) == ["node3", "node4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--gpus-per-node=5",), "Requested node configuration is not available"),
+        (("--nodes=5",), "Node count specification invalid"),
+        (("--partition=gpu",), "invalid partition specified: gpu"),
+        (("--partition=short", "--time=60"), "Requested time limit is invalid"),
+    ],
+)
+def test_what_no_node_can_give_is_refused(
+    slurm_cluster: VirtualCluster, options: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ClusterError, match=reason):
+        submit(slurm_cluster, "srun hostname", *options)
+
+
+def test_exit_codes_are_those_of_the_ranks(slurm_cluster: VirtualCluster) -> None:
+    run = ["srun", *FOUR, "bash", "-c", "[ $SLURM_PROCID != 2 ] || exit 7"]
+    assert slurm_cluster.run(CONTROL, run).returncode == 7
+    job = submit(slurm_cluster, "srun bash -c 'exit 3'", *FOUR)
+    assert (job.wait("FAILED"), job.show()["ExitCode"]) == ("FAILED", "3:0")
+
+
+def test_an_ordinary_account_owns_what_its_job_writes(slurm_cluster: VirtualCluster) -> None:
+    user = slurm_cluster.user
+    job = submit(slurm_cluster, "srun id -un", *FOUR, user=user)
+    job.wait("COMPLETED")
+    assert job.output.split() == [user] * 4
+
+
+def test_cancelling_ends_every_rank(slurm_cluster: VirtualCluster) -> None:
+    job = submit(slurm_cluster, LONG, *FOUR)
+    ready(job)
+    assert ranks_of(slurm_cluster) == 4
+    slurm_cluster.run(CONTROL, ["scancel", job.number], check=True)
+    job.wait("CANCELLED")
+    until(lambda: ranks_of(slurm_cluster) == 0, 10)
+
+
+TRAPS = """
+    trap 'echo batch USR1' USR1
+    rank='trap "echo rank $SLURM_PROCID USR1; exit" USR1; echo ready; while :; do sleep .1; done'
+    srun bash -c "$rank" &
+    until wait; do :; done
+    wait"""
+
+
+def test_a_signal_reaches_the_ranks_of_all_nodes_but_not_the_script(
+    slurm_cluster: VirtualCluster,
+) -> None:
+    job = submit(slurm_cluster, TRAPS, *FOUR)
+    ready(job)
+    slurm_cluster.run(CONTROL, ["scancel", "--signal=USR1", job.number], check=True)
+    job.wait("COMPLETED")
+    told = [line for line in job.output.splitlines() if "USR1" in line]
+    assert sorted(told) == [f"rank {rank} USR1" for rank in range(4)]
+
+
+def test_the_signal_before_the_limit_comes(slurm_cluster: VirtualCluster) -> None:
+    job = submit(slurm_cluster, TRAPS, *FOUR, "--time=1", "--signal=USR1@55")
+    ready(job)
+    job.wait("COMPLETED", within=50)
+    assert job.output.count("USR1") == 4
+    assert "batch USR1" not in job.output
+
+
+def test_a_requeued_job_starts_over_under_its_number(slurm_cluster: VirtualCluster) -> None:
+    job = submit(slurm_cluster, LONG, *FOUR, "--requeue", "--open-mode=append")
+    ready(job)
+    slurm_cluster.run(CONTROL, ["scontrol", "requeue", job.number], check=True)
+    job.says("restart 1", within=60)
+    assert job.show()["Restarts"] == "1"
+
+
+def test_an_urgent_job_requeues_another(slurm_cluster: VirtualCluster) -> None:
+    job = submit(slurm_cluster, LONG, *FOUR, "--exclusive", "--open-mode=append")
+    ready(job)
+    urgent = submit(slurm_cluster, "srun sleep 1", *FOUR, "--exclusive", "--partition=urgent")
+    urgent.wait("COMPLETED")
+    job.says("DUE TO PREEMPTION")
+    job.says("restart 1", within=60)
+
+
+def test_a_lost_node_fails_its_job_or_requeues_it(
+    can_have_slurm: None, virtual_cluster: Start
+) -> None:
+    cluster = virtual_cluster(nodes=4, slurm=True, slurmd_timeout=4)
+    one = submit(cluster, LONG, "--nodelist=node1,node3", "--no-requeue")
+    other = submit(cluster, LONG, "--nodelist=node2,node4", "--requeue", "--open-mode=append")
+    ready(one, 2)
+    ready(other, 2)
+    cluster.crash("node[34]")
+    assert one.wait("NODE_FAIL", within=60)
+    until(lambda: other.show()["Restarts"] == "1", 60, lambda: str(other.show()))
+    cluster.boot("node[34]")
+    other.says("restart 1", within=60)
+    settle(cluster)
+
+
+def test_an_array_has_a_job_for_each_index(slurm_cluster: VirtualCluster) -> None:
+    script = "srun echo index $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"
+    submit(slurm_cluster, script, "--array=1-3", "--output=array-%a.out", "--wait", "--nodes=1")
+    found = [(slurm_cluster.shared / f"array-{i}.out").read_text() for i in (1, 2, 3)]
+    assert found == [f"index {i} of 3\n" for i in (1, 2, 3)]
+
+
+def test_a_dependent_job_waits_and_knows_when_it_is_in_vain(slurm_cluster: VirtualCluster) -> None:
+    first = submit(slurm_cluster, "srun sleep 2; exit 1")
+    after = submit(slurm_cluster, "echo after", f"--dependency=afterany:{first.number}")
+    in_vain = submit(slurm_cluster, "echo no", f"--dependency=afterok:{first.number}")
+    assert after.show()["Reason"] == "Dependency"
+    after.wait("COMPLETED")
+    until(lambda: in_vain.show()["Reason"] == "DependencyNeverSatisfied", 30)
+
+
+def test_a_job_of_two_kinds_of_nodes_runs_as_one(slurm_cluster: VirtualCluster) -> None:
+    script = """
+        #SBATCH --nodes=2 --gres=gpu:a100:4
+        #SBATCH hetjob
+        #SBATCH --nodes=1 --gres=gpu:h100:2
+        srun --het-group=0,1 bash -c 'echo "$(hostname) $CUDA_VISIBLE_DEVICES"'"""
+    job = submit(slurm_cluster, "\n".join(line.strip() for line in script.splitlines()))
+    job.wait("COMPLETED")
+    assert sorted(job.output.splitlines()) == ["node1 0,1,2,3", "node2 0,1,2,3", "node3 0,1"]
+
+
+def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -> None:
+    job = submit(slurm_cluster, f"{LONG.replace('1000', '1')}; echo end", *FOUR)
+    ready(job)
+    slurm_cluster.service(CONTROL, "slurmctld", "stop")
+    assert "Unable to contact slurm controller" in slurm_cluster.run(CONTROL, ["squeue"]).stderr
+    slurm_cluster.service(CONTROL, "slurmctld", "start")
+    job.wait("COMPLETED")
+    assert job.output.endswith("end\n")
+
+
+def test_clusters_side_by_side_share_nothing_and_leave_nothing(
+    can_have_slurm: None, virtual_cluster: Start, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with VirtualCluster(2, tmp_path / "one", slurm=True) as one:
+        other = virtual_cluster(nodes=2, slurm=True, gres="node1=gpu:1")
+        assert time.monotonic() - began < 20
+        jobs = [submit(cluster, "srun hostname", "--nodes=2") for cluster in (one, other)]
+        assert [job.wait("COMPLETED") and job.number for job in jobs] == ["1", "1"]
+        secret = one.run(CONTROL, ["munge", "-s", "hello"], check=True).stdout
+        assert "Invalid credential" in other.run(CONTROL, ["unmunge"], stdin=secret).stderr
+        inits = {name: node.init.pid for name, node in one.cluster.nodes.items() if node.init}
+        processes = [seen.host_pid for found in look(inits).values() for seen in found]
+    assert len(processes) >= 3 * 3
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), 5)
+    assert other.run(CONTROL, ["srun", "--nodes=2", "hostname"], check=True).stdout
+    assert not (tmp_path / "one").exists()
+
+
+def test_settling_brings_back_a_cluster_in_any_state(slurm_cluster: VirtualCluster) -> None:
+    submit(slurm_cluster, LONG, *FOUR)
+    slurm_cluster.service(CONTROL, "slurmctld", "kill")
+    slurm_cluster.service("node2", "slurmd", "kill")
+    slurm_cluster.service("node2", "slurmd", "start")
+    settle(slurm_cluster)
+    assert slurm_cluster.run(CONTROL, ["squeue", "--noheader"], check=True).stdout == ""
+
+
+def test_gpus_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"--gres gpu:4: is not NODES=gpu\[:KIND\]:COUNT"):
+        VirtualCluster(1, tmp_path / "wrong", slurm=True, gres="gpu:4").up()

@@ -1,0 +1,176 @@
+"""Real SLURM on the nodes: munge, a controller on the control machine, a daemon per node.
+
+The daemons know nothing of cgroups, which a node has none of its own of: processes are followed
+by parent (proctrack/linuxproc), so that nothing limits what a job takes. The controller believes
+64 CPUs, 500 GB and the GPUs that were asked for; a GPU is /dev/null under its name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.testbed.vcluster.inside import run_in
+from tests.testbed.vcluster.network import address_of
+from tests.testbed.vcluster.state import CONTROL, Cluster, ClusterError, Node, Slurm
+from tests.testbed.vcluster.syscalls import bind
+
+DIRECTORIES = (
+    *("run/munge", "var/lib/munge", "var/log/munge"),
+    *("var/log/slurm", "var/spool/slurmd", "var/spool/slurmctld", "var/lib/slurm"),
+)
+FIELD = re.compile(r"(?P<nodes>.+)=gpu(:(?P<kind>[a-z]\w*))?:(?P<count>\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs of one node."""
+
+    kind: str
+    """Such as `a100`; empty when SLURM is not told."""
+    count: int
+
+    @property
+    def gres(self) -> str:
+        """As slurm.conf has it."""
+        return ":".join(part for part in ("gpu", self.kind, str(self.count)) if part)
+
+
+def parse_gres(text: str) -> tuple[str, Gpus]:
+    """Read `NODES=gpu[:KIND]:COUNT`, NODES being a shell pattern. ClusterError: it is not that."""
+    match = FIELD.fullmatch(text)
+    if match is None:
+        raise ClusterError(f"--gres {text}: is not NODES=gpu[:KIND]:COUNT, as node[12]=gpu:8")
+    return match["nodes"], Gpus(match["kind"] or "", int(match["count"]))
+
+
+def gpus_of(slurm: Slurm, name: str) -> Gpus | None:
+    """What the first entry that fits gives a node; None: no GPUs."""
+    given = (parse_gres(text) for text in slurm.gres)
+    found = next((gpus for nodes, gpus in given if fnmatch.fnmatch(name, nodes)), None)
+    return found if found and found.count else None
+
+
+def build_slurm(cluster: Cluster, node: Node, root: Path) -> None:
+    """Write a node's share of SLURM below its future root directory, if it has any."""
+    slurm = cluster.settings.slurm
+    if slurm is None:
+        return
+    for path in DIRECTORIES:
+        (root / path).mkdir(parents=True, exist_ok=True)
+    (root / "etc/munge").mkdir(mode=0o700)
+    key = root / "etc/munge/munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes((cluster.directory / "keys/munge.key").read_bytes())
+    (root / "etc/slurm").mkdir()
+    for file, text in slurm_files(cluster, slurm).items():
+        (root / "etc/slurm" / file).write_text(text)
+    gpus = gpus_of(slurm, node.name)
+    for number in range(gpus.count if gpus else 0):
+        bind("/dev/null", root / f"dev/nvidia{number}")
+
+
+def make_munge_key(cluster: Cluster) -> None:
+    """The cluster's secret: credentials of one cluster mean nothing to another."""
+    key = cluster.directory / "keys/munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(os.urandom(128))
+
+
+def slurm_files(cluster: Cluster, slurm: Slurm) -> dict[str, str]:
+    """What is in /etc/slurm, the same on all nodes."""
+    nodes = [node for node in cluster.nodes.values() if node.name != CONTROL]
+    gpus = {node.name: found for node in nodes if (found := gpus_of(slurm, node.name))}
+    lines = [node_line(node, gpus.get(node.name)) for node in nodes]
+    types = ["GresTypes=gpu"] if gpus else []
+    conf = [daemons_conf(cluster, slurm), *types, *lines, *partitions(len(nodes))]
+    gres = [gres_line(name, found) for name, found in gpus.items()]
+    # slurmd would look for the kind of /sys/fs/cgroup, which a node does not have, and stop
+    files = {"slurm.conf": "\n".join(conf) + "\n", "cgroup.conf": "CgroupPlugin=cgroup/v1\n"}
+    return files | {"gres.conf": "\n".join(gres) + "\n"}
+
+
+def node_line(node: Node, gpus: Gpus | None) -> str:
+    """A node of slurm.conf."""
+    gres = f" Gres={gpus.gres} Feature={gpus.kind or 'gpu'}" if gpus else ""
+    address = f"NodeAddr={address_of(node.index)}"
+    return f"NodeName={node.name} {address} CPUs=64 RealMemory=500000{gres} State=UNKNOWN"
+
+
+def gres_line(name: str, gpus: Gpus) -> str:
+    """A node of gres.conf. A count without device files is not accepted for GPUs."""
+    kind = f" Type={gpus.kind}" if gpus.kind else ""
+    return f"NodeName={name} Name=gpu{kind} File=/dev/nvidia[0-{gpus.count - 1}]"
+
+
+def partitions(count: int) -> list[str]:
+    """main; short, which refuses long jobs; urgent, whose jobs push those of the others away."""
+    nodes = f"node[1-{count}]" if count > 1 else "node1"
+    return [
+        f"PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE PriorityTier=1",
+        f"PartitionName=short Nodes={nodes} MaxTime=10 PriorityTier=1",
+        f"PartitionName=urgent Nodes={nodes} MaxTime=INFINITE PriorityTier=10 PreemptMode=off",
+    ]
+
+
+def daemons_conf(cluster: Cluster, slurm: Slurm) -> str:
+    """The part of slurm.conf that does not name nodes.
+
+    cred_expire: a requeued job waits that long, 120 s unless told. bf_interval: heterogeneous
+    jobs are started by the backfill scheduler alone, which looks every 30 s unless told.
+    """
+    owner = cluster.settings.user if cluster.settings.single_uid else "root"
+    return f"""\
+ClusterName=vcluster
+SlurmctldHost={CONTROL}({address_of(0)})
+SlurmUser={owner}
+SlurmdUser={owner}
+AuthType=auth/munge
+AuthInfo=cred_expire=8
+CredType=cred/munge
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmdLogFile=/var/log/slurm/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+EnforcePartLimits=ALL
+MailProg=/bin/true
+ReturnToService=2
+SlurmdTimeout={slurm.timeout}
+KillWait=3
+MinJobAge=600
+JobRequeue=1
+TreeWidth=64"""
+
+
+def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) -> None:
+    """Return once SLURM has nothing against any of the nodes (all, unless named), and they are
+    free; ClusterError with what it says when it is not `within` seconds."""
+    wanted = {(name, "idle") for name in names or cluster.nodes if name != CONTROL}
+    deadline = time.monotonic() + within
+    # not `sinfo -n`: for one node it answers with a state of long ago
+    command = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
+    while time.monotonic() < deadline:
+        said = run_in(cluster, cluster.node(CONTROL), *command, ok=True)
+        if {tuple(line.split()) for line in said.splitlines()} >= wanted:
+            return
+        time.sleep(0.05)
+    said = run_in(cluster, cluster.node(CONTROL), "sinfo", "--Node", "--long", ok=True)
+    raise ClusterError(f"SLURM did not bring all nodes to idle within {within:.0f} s:\n{said}")
