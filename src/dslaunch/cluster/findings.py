@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dslaunch.cluster import schema
+from dslaunch.cluster.slurm_section import ContainerSection, SlurmSection
 from dslaunch.cluster.yamltext import Document, Path, described
 from dslaunch.errors import Problem
 
@@ -25,6 +26,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "storage": schema.StorageSection,
     "secrets": schema.SecretFile,
     "job": schema.JobSection,
+    "slurm": SlurmSection,
 }
 _EXPECTED = {
     "int_type": "an integer",
@@ -131,7 +133,8 @@ def _nearest_key(path: Path) -> str:
             if key in section.model_fields and name not in ("nodes", "secrets"):
                 return f", did you mean `{name}.{key}`?"
         return did_you_mean(key, schema.ClusterFile.model_fields)
-    return did_you_mean(key, _SECTIONS[top].model_fields)
+    section = ContainerSection if "container" in path[1:-1] else _SECTIONS[top]
+    return did_you_mean(key, section.model_fields)
 
 
 def _fault(finding: Mapping[str, Any]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,11 @@ from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from dslaunch.cluster.schema import ClusterFile
+    from dslaunch.cluster.slurm_section import SlurmSection
 
 LARGEST = 16 * 2**20
 """Bytes of a file; 100,000 nodes written out one by one are about 4 MiB."""
+_OWN_SLURM = tuple(field.name for field in fields(model.Slurm) if field.name != "options")
 TOLD = 100
 """The most problems of one file that are told."""
 
@@ -118,7 +120,7 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         env_from=tuple(file.env_from),
         secrets=tuple(secret for _, secret in secrets(file)),
         launcher=file.launcher,
-        slurm=tuple(file.slurm.items()),
+        slurm=_slurm(file.slurm),
         job=_job(file),
     )
 
@@ -128,6 +130,20 @@ def _job(file: ClusterFile) -> model.JobDefaults | None:
     if job is None:
         return None
     return model.JobDefaults(job.script, job.module, tuple(job.args), tuple(job.env.items()))
+
+
+def _slurm(section: SlurmSection) -> model.Slurm:
+    """Give the settings; those that are not of our own making are handed on to sbatch."""
+    given = section.model_dump(exclude_none=True)
+    own = {name: given.pop(name) for name in _OWN_SLURM if name in given}
+    for name in ("setup", "directives"):
+        own[name] = tuple(own[name])
+    own |= {name: int(own[name]) for name in ("nodes", "requeue") if name in own}
+    if section.container is not None:
+        box = section.container
+        mounts, options = tuple(box.mounts), tuple(box.options)
+        own["container"] = model.Container(box.runtime, box.image, mounts, options)
+    return model.Slurm(options=tuple(given.items()), **own)
 
 
 def _name_of(file: str) -> str:

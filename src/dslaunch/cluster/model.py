@@ -93,6 +93,44 @@ class JobDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """The image in which the ranks of a SLURM job run."""
+
+    runtime: str
+    image: str
+    mounts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """What SLURM is asked for."""
+
+    options: Pairs = ()
+    """Options of sbatch that are handed on: their long names with `_` for `-`, and values."""
+    job_name: str | None = None
+    nodes: int | None = None
+    """How many; None: as many as are chosen."""
+    gpus: str = "gres"
+    """`gres`, `gpus_per_node` or `none`: which option names them."""
+    gpu_label: str | None = None
+    """The nodes' label that is the type of their GPUs."""
+    exclusive: str | None = None
+    """`true`, `false`, `user`, `mcs`; None: unless a part of a node is asked for."""
+    output: str | None = None
+    requeue: int = 0
+    """How often the job may go back into the queue."""
+    signal: str | None = None
+    """`USR1@600`: what the ranks get so many seconds before the time limit."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before the start, on the first node."""
+    master_suffix: str = ""
+    container: Container | None = None
+    directives: tuple[str, ...] = ()
+    """More `#SBATCH` options, verbatim."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Everything that the user says exists."""
 
@@ -107,8 +145,7 @@ class Cluster:
     """Names or `*` patterns of variables that are copied from the caller's environment."""
     secrets: tuple[SecretSource, ...] = ()
     launcher: str = "torchrun"
-    slurm: Pairs = ()
-    """Settings for sbatch, by their long option's name with underscores."""
+    slurm: Slurm = field(default_factory=Slurm)
     job: JobDefaults | None = None
 
 

@@ -59,6 +59,10 @@ def reference_markdown() -> str:
             if key == "secrets":
                 title = "`secrets[].NAME`"
             parts += _table(title, definitions[name])
+            for inner_key, inner in definitions[name]["properties"].items():
+                inner_name = _section(inner)
+                if inner_name:
+                    parts += _table(f"`{key}.{inner_key}`", definitions[inner_name])
     return "\n".join(parts) + "\n"
 
 

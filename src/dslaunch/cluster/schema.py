@@ -7,96 +7,32 @@ file becomes are in `model`.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from dslaunch.cluster.model import MOST_SLOTS
+from dslaunch.cluster.kinds import (
+    Auto,
+    Environment,
+    Interface,
+    Jump,
+    Label,
+    Matching,
+    Port,
+    Section,
+    Slots,
+    Text,
+    Variable,
+    Word,
+    Written,
+    automatic,
+    mapped,
+)
+from dslaunch.cluster.slurm_section import SlurmSection
 
 TITLE = "dslaunch cluster file"
 VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
 """Keys for which, and below which, a plain scalar is the text that is written."""
-_SCALAR = {"type": ["string", "number", "boolean", "null"]}
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Text that matches `pattern` as a whole; `what` says in words what is expected."""
-
-    pattern: str
-    what: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        """Check the text after the type's own checks."""
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """Say the pattern to editors as well."""
-        described: dict[str, Any] = handler(schema)
-        return described | {"pattern": f"^(?:{self.pattern})$"}
-
-    def check(self, text: str) -> str:
-        """Give `text` back if it matches."""
-        if re.fullmatch(self.pattern, text) is None:
-            raise PydanticCustomError("words", "expected {what}", {"what": self.what})
-        return text
-
-
-def _automatic(value: Any) -> str:
-    return "<auto>" if value == "auto" else "<value>"
-
-
-def _listed(value: Any) -> str:
-    return "<list>" if isinstance(value, list) else "<scalar>"
-
-
-def _mapped(value: Any) -> str:
-    return "<mapping>" if isinstance(value, dict) else "<scalar>"
-
-
-VARIABLE = Matching(
-    r"[A-Za-z_][A-Za-z0-9_]*",
-    "a variable's name of letters, digits and `_`, not beginning with a digit",
-)
-
-# Which form a value has is decided before it is checked, so that only the complaints about that
-# form are heard. The forms' tags are in the places that pydantic reports; `findings` drops them.
-_Auto = Annotated[Literal["auto"], Tag("<auto>")]
-Text = Annotated[str, Field(min_length=1)]
-Written = Annotated[str, WithJsonSchema(_SCALAR)]
-"""Text as the file has it, also where it looks like a number."""
-Variable = Annotated[str, VARIABLE]
-Word = Annotated[str, Matching(r"[^\s@,-][^\s@,]*", "one word without `@`")]
-_HOP = r"(?:[^\s@,-][^\s@,]*@)?(?:\[[^\s@,\[\]]+\]|[^\s@,:\[\]-][^\s@,:\[\]]*)(?::[0-9]{1,5})?"
-Jump = Annotated[
-    str,
-    Matching(f"{_HOP}(?:,{_HOP})*", "jump hosts such as `user@bastion:22`, with commas between"),
-]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
-Slots = Annotated[
-    Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]
-    | Annotated[
-        list[Slot],
-        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-        Tag("<list>"),
-    ],
-    Discriminator(_listed),
-]
-Label = Annotated[
-    str,
-    Matching(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label's name of letters, digits, `.`, `_`, `-`"),
-]
-Interface = Annotated[
-    str, Matching(r"[^\s/:=^,]{1,15}", "an interface's name of at most 15 characters")
-]
-Environment = Annotated[
-    dict[Variable, Written],
-    Field(description="Variables and their values. A value arrives exactly as it is written here."),
-]
 
 
 def _with(*keys: str) -> dict[str, Any]:
@@ -106,12 +42,6 @@ def _with(*keys: str) -> dict[str, Any]:
 
 _ONE_INTERPRETER = ConfigDict(json_schema_extra={"not": _with("python", "activate")})
 _SPARE: dict[str, Any] = {"properties": {"spare": {"const": True}}, "required": ["spare"]}
-
-
-class Section(BaseModel):
-    """A mapping with known keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class NodeEntry(Section):
@@ -180,14 +110,14 @@ class SshSection(Section):
 class NetworkSection(Section):
     """What the ranks talk over."""
 
-    interface: Annotated[
-        _Auto | Annotated[Interface, Tag("<value>")], Discriminator(_automatic)
-    ] = Field(
-        "auto",
-        description="The network interface, such as `ib0`. `auto`: decided by what the nodes say. "
-        "A name is used as given, after a check that it is there.",
+    interface: Annotated[Auto | Annotated[Interface, Tag("<value>")], Discriminator(automatic)] = (
+        Field(
+            "auto",
+            description="The network interface, such as `ib0`. `auto`: decided by what the nodes "
+            "say. A name is used as given, after a check that it is there.",
+        )
     )
-    master_port: Annotated[_Auto | Annotated[Port, Tag("<value>")], Discriminator(_automatic)] = (
+    master_port: Annotated[Auto | Annotated[Port, Tag("<value>")], Discriminator(automatic)] = (
         Field(
             "auto",
             description="The port where the ranks meet. `auto`: one that is free on the master. "
@@ -199,7 +129,7 @@ class NetworkSection(Section):
 class StorageSection(Section):
     """Directories on the nodes. A path without a leading `/` is relative to the node's home."""
 
-    shared: Annotated[_Auto | Annotated[bool, Tag("<value>")], Discriminator(_automatic)] = Field(
+    shared: Annotated[Auto | Annotated[bool, Tag("<value>")], Discriminator(automatic)] = Field(
         "auto", description="Whether `checkpoints` is one directory for all nodes. `auto`: tested."
     )
     workdir: Text | None = Field(
@@ -238,7 +168,7 @@ class JobSection(Section):
 _Secret = Annotated[
     Annotated[Variable, Tag("<scalar>")]
     | Annotated[dict[Variable, SecretFile], Field(min_length=1), Tag("<mapping>")],
-    Discriminator(_mapped),
+    Discriminator(mapped),
 ]
 
 
@@ -300,15 +230,8 @@ class ClusterFile(Section):
         description="What starts the ranks of a node: `torchrun`, `deepspeed`, `accelerate`, "
         "`direct`, or one that is installed.",
     )
-    slurm: dict[
-        Annotated[
-            str,
-            Matching(r"[a-z][a-z0-9_]*", "an option of sbatch, with `_` for `-`, without `--`"),
-        ],
-        Written,
-    ] = Field(
-        default_factory=dict,
-        description="Options for sbatch by their long names, such as `cpus_per_task: 10`.",
+    slurm: SlurmSection = Field(
+        default_factory=SlurmSection, description="What `dslaunch slurm` asks SLURM for."
     )
     job: JobSection | None = Field(None, description="What runs when nothing else is named.")
 

@@ -66,8 +66,10 @@ def test_a_full_file_becomes_the_cluster_that_it_describes() -> None:
         secrets=(model.SecretSource("WANDB_API_KEY"),
                  model.SecretSource("HF_TOKEN", "~/.hf_token")),
         launcher="my_launcher",
-        slurm=(("partition", "gpu"), ("time", "20:00:00"), ("cpus_per_task", "10"),
-               ("exclusive", "true")),
+        slurm=model.Slurm(
+            (("partition", "gpu"), ("time", "20:00:00"), ("cpus_per_task", "10")),
+            exclusive="true",
+        ),
         job=model.JobDefaults(None, "pkg.train", ("--lr", "1e-4", "--flag", "no"),
                               (("B", "022"),)),
     )  # fmt: skip
@@ -219,7 +221,16 @@ NODE = "{host: a, slots: 1}"
         (ONE + "launcher: a b", "2:1: launcher: expected a launcher's name"),
         (
             ONE + "slurm: {cpus-per-task: 3}",
-            "2:9: slurm.cpus-per-task: expected an option of sbatch, with `_` for `-`",
+            "2:9: slurm.cpus-per-task: unknown key `cpus-per-task`, did you mean `cpus_per_task`?",
+        ),
+        (ONE + "slurm: {time: soon}", "2:9: slurm.time: expected minutes, `hours:minutes:seconds`"),
+        (
+            ONE + "slurm: {container: {image: x, mount: y}}",
+            "2:31: slurm.container.mount: unknown key `mount`, did you mean `mounts`?",
+        ),
+        (
+            ONE + "partition: gpu",
+            "2:1: partition: unknown key `partition`, did you mean `slurm.par",
         ),
         (ONE + "job: {args: [a]}", "2:1: job: needs `script` or `module`"),
         (ONE + "job: {script: a, module: b}", "2:18: job.module: `script` is given as well"),

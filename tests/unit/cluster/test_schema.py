@@ -26,7 +26,7 @@ def objects(schema: Any) -> list[dict[str, Any]]:
 
 def test_every_key_of_the_file_is_described() -> None:
     sections = objects(json_schema())
-    assert len(sections) == 7
+    assert len(sections) == 9
     for section in sections:
         for key, field in section["properties"].items():
             assert field.get("description") or "$ref" in field, f"{section['title']}.{key}"
@@ -94,6 +94,7 @@ def test_the_schema_is_one() -> None:
         "nodes: [{host: 'a[1-2],b', slots: 1, address: 'fd00::[1-3]'}]",
         "nodes: [{host: a, slots: 1}]\njob: {module: a.b}\nsecrets: [A, {B: {file: x}}]",
         "nodes: [{host: a, slots: 1, spare: true}, {host: b, slots: 1}]",
+        "nodes: [{host: a, slots: 1}]\nslurm: {nodes: 16, time: 90, mem: 0, exclusive: false}",
     ],
     ids=lambda text: text[:40],
 )
