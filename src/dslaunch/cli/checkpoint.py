@@ -1,0 +1,404 @@
+"""`dslaunch checkpoint`: what DeepSpeed saved on which nodes, and how to bring it elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dslaunch.cli import ui
+from dslaunch.cli.options import (
+    Exclude,
+    Include,
+    Label,
+    Nodes,
+    Slots,
+    open_cluster,
+    selection,
+)
+from dslaunch.cli.words import FILE_ENDINGS
+from dslaunch.errors import PreflightError, UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster
+    from dslaunch.deepspeed.checkpoint import Checkpoint
+    from dslaunch.run.checkpoints import Holdings
+    from dslaunch.run.places import Place
+    from dslaunch.run.reach import Reached
+    from dslaunch.run.shards import Progress
+
+APP = typer.Typer(
+    help="Find, check, gather, spread and convert what DeepSpeed saved on many nodes.",
+    no_args_is_help=True,
+)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLUSTER.yaml DIRECTORY",
+        help="The cluster file; then the directory on the nodes that the training saves to: "
+        "relative ones start at `storage.workdir`. Default: `storage.checkpoints`.",
+        show_default=False,
+    ),
+]
+Tag = Annotated[
+    str | None,
+    typer.Option("--tag", "-t", help="Which checkpoint; default: the newest complete one."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+To = Annotated[str, typer.Option("--to", help="A directory here, or HOST:DIRECTORY on a node.")]
+From = Annotated[
+    str | None,
+    typer.Option("--from", help="A gathered one: a directory here, or HOST:DIRECTORY."),
+]
+
+
+@APP.command()
+def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
+    """List the checkpoints on all nodes: complete or not, how large, where.
+
+    With --tag, which ranks' shards each node has.
+
+    Example: dslaunch checkpoint ls cluster.yaml checkpoints
+    """
+    from dslaunch.deepspeed.checkpoint import choose
+    from dslaunch.report.checkpoint import detail, rows
+
+    with _nodes(words) as (_, directory, holdings, _reached):
+        found = holdings.checkpoints
+        chosen = [choose(found, tag, directory)] if tag else found
+    if json:
+        _print([_data(checkpoint) for checkpoint in chosen])
+    elif tag:
+        ui.result(ui.table(detail(chosen[0], list(holdings.places)), ui.width()))
+    else:
+        ui.result(ui.table(rows(found), ui.width()) if found else f"no checkpoint in {directory}")
+    _complain(holdings)
+
+
+@APP.command()
+def verify(
+    words: Words = None,
+    tag: Tag = None,
+    include: Include = "",
+    exclude: Exclude = "",
+    nodes: Nodes = None,
+    slots: Slots = None,
+    label: Label = None,
+    json: Json = False,
+) -> None:
+    """Read every byte of a checkpoint, and tell whether these nodes can resume from it.
+
+    Example: dslaunch checkpoint verify cluster.yaml checkpoints --tag step30
+    """
+    from dslaunch.cluster.select import select
+    from dslaunch.deepspeed.checkpoint import choose, shared
+    from dslaunch.deepspeed.placement import check_world, lacking
+    from dslaunch.report.checkpoint import faults
+    from dslaunch.run.checkpoints import read_through
+
+    with _nodes(words) as (cluster, directory, holdings, _):
+        chosen = choose(holdings.checkpoints, tag, directory)
+        broken = read_through(chosen, holdings)
+    allocation = select(cluster, selection(include, exclude, nodes, slots, label))
+    check_world(chosen, allocation.world_size)
+    one = shared([chosen], list(holdings.places))
+    wrong = faults(chosen, broken, () if one else lacking(chosen, allocation))
+    if json:
+        _print({**_data(chosen), "faults": wrong})
+    elif not wrong:
+        ui.result(f"{chosen.name}: {len(chosen.wanted())} shards read, all whole and in place")
+    _complain(holdings)
+    if wrong:
+        hint = "`dslaunch checkpoint spread` brings shards to the nodes whose ranks need them"
+        raise PreflightError("\n".join([f"{chosen.name} cannot be resumed", *wrong]), hint=hint)
+
+
+@APP.command()
+def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> None:
+    """Bring all shards of a checkpoint to one place.
+
+    What was interrupted goes on where it stopped when it is called again.
+
+    Example: dslaunch checkpoint gather cluster.yaml checkpoints --to gathered
+    """
+    from dslaunch.deepspeed.checkpoint import choose
+    from dslaunch.report.checkpoint import copied
+    from dslaunch.run.checkpoints import gather as gather_all
+
+    with _nodes(words) as (_, directory, holdings, _reached):
+        chosen = choose(holdings.checkpoints, tag, directory)
+        _say_which(chosen, tag)
+        with _place(to, holdings.places) as (place, path):
+            progress = gather_all(chosen, holdings, place, path, _teller())
+    if json:
+        _print({**_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
+    else:
+        ui.result(f"{chosen.name} is in {to}: {copied(progress)}")
+
+
+@APP.command()
+def spread(
+    words: Words = None,
+    from_: From = None,
+    tag: Tag = None,
+    include: Include = "",
+    exclude: Exclude = "",
+    nodes: Nodes = None,
+    slots: Slots = None,
+    label: Label = None,
+    json: Json = False,
+) -> None:
+    """Bring each shard to the node whose ranks will read it, and `latest` to all.
+
+    From a gathered checkpoint, or without --from between the nodes themselves. The nodes are
+    chosen as for `run`: name a spare with --include.
+
+    Example: dslaunch checkpoint spread cluster.yaml checkpoints --from gathered -i 'node[1-3]'
+    """
+    from dslaunch.cluster.select import select
+    from dslaunch.deepspeed.checkpoint import choose
+    from dslaunch.report.checkpoint import copied
+    from dslaunch.run.checkpoints import check_apart, look_here
+    from dslaunch.run.checkpoints import spread as spread_all
+
+    with _nodes(words) as (cluster, directory, holdings, reached):
+        allocation = select(cluster, selection(include, exclude, nodes, slots, label))
+        with contextlib.ExitStack() as stack:
+            source = holdings
+            if from_ is not None:
+                place, path = stack.enter_context(_place(from_, holdings.places))
+                source = look_here(place, path)
+            chosen = choose(source.checkpoints, tag, from_ or directory)
+            _say_which(chosen, tag)
+            check_apart(reached, directory)
+            progress = spread_all(chosen, source, allocation, holdings, _teller())
+    if json:
+        _print({**_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
+    else:
+        ui.result(f"{chosen.name} is on {', '.join(allocation.hosts)}: {copied(progress)}")
+
+
+@APP.command()
+def consolidate(
+    to: Annotated[str, typer.Option("--to", help="Directory for the weights, where it runs.")],
+    words: Words = None,
+    tag: Tag = None,
+    on: Annotated[str | None, typer.Option("--on", help="Convert on this node.")] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="An interpreter that has DeepSpeed.")
+    ] = None,
+    safetensors: Annotated[
+        bool, typer.Option("--safetensors", help="Write safetensors, not torch's format.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where memory or disk seem too small.")
+    ] = False,
+) -> None:
+    """Make fp32 weights of a gathered checkpoint with DeepSpeed's own converter.
+
+    DIRECTORY is here, or with --on on that node.
+
+    Example: dslaunch checkpoint consolidate gathered --to weights
+    """
+    from dataclasses import replace
+
+    from dslaunch.deepspeed.checkpoint import choose
+    from dslaunch.run import consolidate as converter
+    from dslaunch.run.checkpoints import look_here, require
+
+    file, directory = _split(words)
+    if directory is None:
+        raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
+    with contextlib.ExitStack() as stack:
+        node = None
+        if on is None:
+            place, path = stack.enter_context(_place(directory, {}))
+        else:
+            cluster = open_cluster(file)
+            node = _node(cluster, on)
+            node = replace(node, python=python or node.python)
+            path = _on_nodes(cluster, directory)
+            place = _only(stack, cluster, on)
+            to = _on_nodes(cluster, to)
+        holdings = look_here(place, path)
+        chosen = choose(holdings.checkpoints, tag, directory)
+        require(chosen, holdings)
+        if not force:
+            converter.check_room(chosen, place, to)
+        top = converter.directory_of(chosen, holdings.paths[place.name])
+        form = {"safetensors": safetensors}
+        if node is None:
+            made = converter.command(python or sys.executable, top, to, chosen.tag, **form)
+            converter.convert_here(made, ui.say)
+        else:
+            converter.convert_on(
+                cluster, node, converter.node_command(node, top, to, chosen.tag, **form), ui.say
+            )
+    ui.result(f"fp32 weights of {chosen.name} are in {f'{on}:' if on else ''}{to}")
+
+
+@APP.command()
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many complete ones stay.")],
+    words: Words = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove; else only show what.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove all but the newest complete checkpoints, on all nodes.
+
+    What `latest` names stays, and so does what is newer, since it may be being saved.
+
+    Example: dslaunch checkpoint prune cluster.yaml checkpoints --keep 2
+    """
+    from dslaunch.deepspeed.checkpoint import to_prune
+    from dslaunch.run.checkpoints import prune as remove_all
+    from dslaunch.run.shards import in_words
+
+    with _nodes(words) as (_, directory, holdings, _reached):
+        if holdings.failures:
+            _complain(holdings)
+        old = to_prune(holdings.checkpoints, keep)
+        removed = remove_all(old, holdings) if yes else 0
+    names = [checkpoint.name for checkpoint in old]
+    if json:
+        _print({"directory": directory, "checkpoints": names, "files_removed": removed})
+    elif not old:
+        ui.result("nothing to remove")
+    else:
+        size = in_words(sum(c.size for checkpoint in old for c in _copies(checkpoint)))
+        done = f"removed: {removed} files" if yes else "would be removed; --yes does it"
+        ui.result("\n".join([*names, f"{len(names)} checkpoints, {size}, {done}"]))
+
+
+def _copies(checkpoint: Checkpoint) -> list[Any]:
+    return [copied for copies in checkpoint.files.values() for copied in copies]
+
+
+# ---------------------------------------------------------------- what all of them do
+
+
+def _split(words: list[str] | None) -> tuple[Path | None, str | None]:
+    """The cluster file and the directory, either of which may be left out."""
+    given = list(words or [])
+    file = Path(given.pop(0)) if given and given[0].endswith(FILE_ENDINGS) else None
+    if len(given) > 1:
+        raise UsageError(f"one directory is wanted, found {' '.join(given)}")
+    return file, given[0] if given else None
+
+
+def _open(words: list[str] | None) -> tuple[Cluster, str]:
+    from dslaunch.cli.options import find_cluster
+
+    file, directory = _split(words)
+    cluster = open_cluster(find_cluster(file))
+    return cluster, _on_nodes(cluster, directory)
+
+
+def _on_nodes(cluster: Cluster, directory: str | None) -> str:
+    """The directory as the job on the nodes means it."""
+    workdir = cluster.storage.workdir or str(Path.cwd())
+    if directory is None:
+        return cluster.storage.checkpoints or workdir
+    if directory.startswith("~"):
+        return directory
+    return posixpath.normpath(posixpath.join(workdir, directory))
+
+
+@contextlib.contextmanager
+def _nodes(words: list[str] | None) -> Iterator[tuple[Cluster, str, Holdings, Reached]]:
+    """The cluster, the directory, what its nodes have there, and the connections to them."""
+    from dslaunch.run.checkpoints import look
+    from dslaunch.run.follow import nothing_reached
+    from dslaunch.run.places import open_places
+
+    cluster, directory = _open(words)
+    with open_places(cluster, cluster.nodes) as (places, reached):
+        if not places:
+            raise nothing_reached(reached, directory)
+        yield cluster, directory, look(places, reached, directory), reached
+
+
+@contextlib.contextmanager
+def _place(text: str, nodes: Any) -> Iterator[tuple[Place, str]]:
+    """A directory here, or `HOST:DIRECTORY`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from dslaunch.run.places import LocalPlace
+
+    host, colon, path = text.partition(":")
+    if colon and host in nodes:
+        yield nodes[host], path
+        return
+    with ThreadPoolExecutor(8) as pool:
+        yield LocalPlace(pool), str(Path(text).expanduser().absolute())
+
+
+def _only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Place:
+    """One node, or NodeError."""
+    from dslaunch.errors import NodeError
+    from dslaunch.run.places import open_places
+
+    places, reached = stack.enter_context(open_places(cluster, [_node(cluster, host)]))
+    if not places:
+        raise NodeError(tuple(reached.failures.values()))
+    return places[0]
+
+
+def _node(cluster: Cluster, host: str) -> Any:
+    for node in cluster.nodes:
+        if node.host == host:
+            return node
+    raise UsageError(f"--on {host}: no such node", hint=", ".join(n.host for n in cluster.nodes))
+
+
+def _say_which(chosen: Checkpoint, tag: str | None) -> None:
+    named = sorted(set(chosen.latest.values()) - {chosen.tag})
+    if tag is None and named:
+        ui.say(f"{chosen.name} is the newest complete one; `latest` names {', '.join(named)}")
+
+
+def _teller() -> Callable[[Progress], None]:
+    """Shows how far a copy has come: often on a terminal, every ten seconds elsewhere."""
+    import time
+
+    from dslaunch.report.checkpoint import progress_line
+
+    terminal = sys.stderr.isatty()
+    pause = 0.5 if terminal else 10.0
+    last = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        over = progress.files_done == progress.files
+        if time.monotonic() - last < pause and not (over and terminal):
+            return
+        last = time.monotonic()
+        end = "\n" if over or not terminal else ""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(("\r\x1b[K" if terminal else "") + progress_line(progress) + end)
+            sys.stderr.flush()
+
+    return tell
+
+
+def _data(checkpoint: Checkpoint) -> dict[str, Any]:
+    from dslaunch.report.checkpoint import as_data
+
+    return as_data(checkpoint)
+
+
+def _print(value: object) -> None:
+    import json as jsonlib
+
+    ui.result(jsonlib.dumps(value, indent=2))
+
+
+def _complain(holdings: Holdings) -> None:
+    for failure in holdings.failures.values():
+        ui.say(f"{failure.host}: {failure.message}")

@@ -1,0 +1,150 @@
+"""Which file of a checkpoint must be on which node, for DeepSpeed to load it there. Pure.
+
+Each rank reads its own shards by name, from its own node's disk, and the tag from `latest` beside
+them (DeepSpeed 0.19.8, runtime/engine.py, `load_checkpoint`). Where `latest` is missing, that rank
+starts afresh while others do not: with ZeRO-1 and 2 silently (`global_rank == 0` alone writes it
+since 0.17.1, #7215).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.deepspeed.checkpoint import OFFLOADED, Checkpoint
+from dslaunch.deepspeed.shards import parse_name
+from dslaunch.errors import PlanError
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation, Placement
+
+_OF_RANK = re.compile(r"rng_state_(\d+)\.pth")
+"""One per rank, read from its own node (transformers 5.23, trainer.py, `_load_rng_state`)."""
+_WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model).*\.(safetensors|bin)(\.index\.json)?")
+"""Not read by a training that DeepSpeed resumes; kept with the first rank."""
+
+
+def check_world(checkpoint: Checkpoint, ranks: int) -> None:
+    """Raise PlanError if so many ranks cannot load it, each from its own node."""
+    if checkpoint.parallel > 1:
+        raise PlanError(
+            f"{checkpoint.name} is of {checkpoint.parallel} model-parallel ranks: which node needs "
+            "which shard is not known",
+            hint="load it from storage that all nodes share: `dslaunch checkpoint gather` into it",
+        )
+    if checkpoint.offloaded and checkpoint.header.node_local:
+        raise PlanError(
+            f"{checkpoint.name} has tensors of NVMe under their local rank, by which nodes cannot "
+            "be told apart",
+            hint="resume it on the same nodes in the same order",
+        )
+    if checkpoint.stage != 0 and checkpoint.world != ranks:
+        raise PlanError(
+            f"{checkpoint.name} was saved by {checkpoint.world} ranks, this would be {ranks}: "
+            "DeepSpeed refuses to load it ('used a DP world size of')",
+            hint=f"use {checkpoint.world} slots in all, or make a universal checkpoint of the "
+            "gathered one with DeepSpeed's ds_to_universal.py, on storage that all nodes share",
+        )
+
+
+def needed(checkpoint: Checkpoint, placement: Placement) -> tuple[str, ...]:
+    """The paths that one node needs."""
+    return tuple(
+        path
+        for path in dict.fromkeys((*checkpoint.contents(), *checkpoint.wanted()))
+        if _is_needed(checkpoint, path, placement)
+    )
+
+
+def _is_needed(checkpoint: Checkpoint, path: str, placement: Placement) -> bool:
+    name = posixpath.basename(path)
+    shard = parse_name(name)
+    if shard is not None:
+        return shard.kind not in ("optimizer", "partition") or shard.rank in placement.ranks
+    if f"/{OFFLOADED}/" in f"/{path}":
+        return _offloaded_rank(path) in placement.ranks
+    if match := _OF_RANK.fullmatch(name):
+        return int(match[1]) in placement.ranks
+    return placement.node_rank == 0 or not _WEIGHTS.fullmatch(name)
+
+
+def _offloaded_rank(path: str) -> int:
+    """`offloaded_tensors/rank00000003/...` (utils/misc, `dp_index_to_str`)."""
+    match = re.search(rf"{OFFLOADED}/rank(\d+)/", path)
+    return int(match[1]) if match else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What one node lacks of a checkpoint that its ranks are to load."""
+
+    host: str
+    ranks: range
+    shards: tuple[str, ...]
+    """Paths."""
+    elsewhere: tuple[str, ...]
+    """The nodes that have them; empty: nobody does."""
+
+    def __str__(self) -> str:
+        names = [posixpath.basename(path) for path in self.shards]
+        some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+        where = f"which {fold(self.elsewhere)} has" if self.elsewhere else "which no node has"
+        ranks = f"{self.ranks.start}-{self.ranks[-1]}" if len(self.ranks) > 1 else self.ranks.start
+        return f"{self.host} (ranks {ranks}) lacks {some}, {where}"
+
+
+def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ...]:
+    """The nodes that could not load it as it lies, and what each lacks."""
+    found = []
+    for placement in allocation.placements:
+        host, shards = placement.node.host, checkpoint.shards
+        wanted = [
+            p for p in needed(checkpoint, placement) if p in shards or p in checkpoint.wanted()
+        ]
+        missing = tuple(path for path in wanted if not _has(checkpoint, path, host))
+        if missing:
+            holders = {c.host for path in missing for c in checkpoint.files.get(path, ())}
+            found.append(Lacking(host, placement.ranks, missing, tuple(sorted(holders))))
+    return tuple(found)
+
+
+def _has(checkpoint: Checkpoint, path: str, host: str) -> bool:
+    """Whether the node's copy is whole, and the one that the checkpoint is made of."""
+    copies = checkpoint.files.get(path, ())
+    mine = next((copy for copy in copies if copy.host == host), None)
+    if mine is None or mine.broken:
+        return False
+    shard = parse_name(posixpath.basename(path))
+    best = copies[0]
+    if shard is not None and shard.kind in ("optimizer", "partition"):
+        return (mine.size, mine.mtime) == (best.size, best.mtime)
+    return True
+
+
+def same_order(ranks: Mapping[str, object] | None, allocation: Allocation) -> str | None:
+    """Compare the rank map that a run left on a node with that of a new one: what differs."""
+    if not ranks or not isinstance(ranks.get("hosts"), list):
+        return None
+    before = [str(host) for host in _listed(ranks["hosts"])]
+    now = list(allocation.hosts)
+    if before == now:
+        return None
+    return f"it was saved by {', '.join(before)} in this order, now they are {', '.join(now)}"
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def rank_map(run: str, allocation: Allocation) -> dict[str, object]:
+    """The order of the nodes and their ranks, as it is kept beside the checkpoints."""
+    return {
+        "run": run,
+        "hosts": list(allocation.hosts),
+        "ranks": [list(placement.ranks) for placement in allocation.placements],
+        "world_size": allocation.world_size,
+    }

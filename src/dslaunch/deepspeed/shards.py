@@ -1,0 +1,62 @@
+"""The names of DeepSpeed's checkpoint files, and what each says. Pure.
+
+DeepSpeed 0.19.8, runtime/engine.py: `_get_ckpt_name`, `_get_rank_zero_ckpt_name`,
+`_get_expert_ckpt_name`; runtime/pipe/module.py: `ckpt_layer_path`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["optimizer", "partition", "model", "layer", "expert"]
+"""`optimizer`: one rank's part of the optimizer; `partition`: one rank's part of the model, as of
+ZeRO-3; `model`: a whole model-parallel rank's; `layer` and `expert`: of pipelines and mixtures."""
+
+_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    # until 0.3 the underscore before `optim` was missing; it is still read (engine.py)
+    ("optimizer", re.compile(r"(\w*?)zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")),
+    ("partition", re.compile(r"()zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")),
+    ("expert", re.compile(r"(layer_\d+_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt")),
+    ("expert", re.compile(r"(expp_rank_)(\d+)_mp_rank_(\d+)_optim_states\.pt")),
+    ("layer", re.compile(r"(layer_)(\d+)-model_(\d+)-model_states\.pt")),
+    ("model", re.compile(r"()()mp_rank_(\d+)_model_states\.pt")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a name says."""
+
+    kind: Kind
+    rank: int
+    """The data-parallel rank; of layers and experts their number; 0 for what has none."""
+    parallel: int
+    """The model-parallel rank."""
+    prefix: str = ""
+    """Such as `bf16_`."""
+
+
+def parse_name(name: str) -> Shard | None:
+    """Read a file's name; None if DeepSpeed writes no such shard."""
+    for kind, pattern in _PATTERNS:
+        if match := pattern.fullmatch(name):
+            prefix, rank, parallel = match.groups()
+            return Shard(kind, int(rank or 0), int(parallel), prefix or "")
+    return None
+
+
+def optimizer_name(rank: int, parallel: int, prefix: str = "") -> str:
+    """The file of one rank's part of the optimizer."""
+    return f"{prefix}zero_pp_rank_{rank}_mp_rank_{parallel:02d}_optim_states.pt"
+
+
+def partition_name(rank: int, parallel: int) -> str:
+    """The file of one rank's part of a ZeRO-3 model."""
+    return f"zero_pp_rank_{rank}_mp_rank_{parallel:02d}_model_states.pt"
+
+
+def model_name(parallel: int) -> str:
+    """The file of a model-parallel rank's whole model."""
+    return f"mp_rank_{parallel:02d}_model_states.pt"
