@@ -1,0 +1,29 @@
+#!/bin/bash
+# addresses: torchrun, 2 x 2 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir="/home/me/my project"
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:2
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=29600
+
+# every node runs this; what begins with SLURM_ has its value there
+on_each_node=$(
+  cat <<'END'
+export GLOO_SOCKET_IFNAME=bond0
+export NCCL_SOCKET_IFNAME='=bond0'
+cd '/home/me/my project' || exit
+exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --deepspeed ds_config.json
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"

@@ -1,0 +1,31 @@
+#!/bin/bash
+# jump-host: deepspeed, 3 x 4 ranks; written by dslaunch
+#SBATCH --job-name=trainer.main
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=3
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+
+# every node runs this; what begins with SLURM_ has its value there
+on_each_node=$(
+  cat <<'END'
+cd "$HOME"/projects/llm || exit
+world= n=0
+gpus=${CUDA_VISIBLE_DEVICES:-0,1,2,3}
+[[ $gpus =~ ^[0-9]+(,[0-9]+){3}$ ]] || gpus=0,1,2,3
+while ((n < SLURM_NNODES)); do world+=",\"$((n++))\":[$gpus]"; done
+world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
+exec "$HOME"/venvs/train/bin/python -u -m deepspeed.launcher.launch --world_info="$world" \
+  --node_rank="$SLURM_NODEID" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" --module \
+  trainer.main --config configs/7b.yaml
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"

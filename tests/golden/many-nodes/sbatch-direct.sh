@@ -1,0 +1,35 @@
+#!/bin/bash
+# many-nodes: direct, 64 x 8 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir=/lustre/train
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=64
+#SBATCH --ntasks-per-node=8
+#SBATCH --gres=gpu:8
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+
+# every rank runs this; what begins with SLURM_ has its value there
+on_each_rank=$(
+  cat <<'END'
+export NCCL_DEBUG=WARN
+export NCCL_IB_HCA=mlx5_0,mlx5_1
+export GLOO_SOCKET_IFNAME=ib0
+export NCCL_SOCKET_IFNAME='=ib0'
+cd /lustre/train || exit
+source /lustre/venvs/train/bin/activate || exit
+export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE="$SLURM_NTASKS" \
+  LOCAL_WORLD_SIZE=8 GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" \
+  GROUP_WORLD_SIZE="$SLURM_NNODES"
+export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec python3 -u train.py --deepspeed ds_config.json
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_rank"

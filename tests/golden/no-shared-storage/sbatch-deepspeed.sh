@@ -1,0 +1,32 @@
+#!/bin/bash
+# no-shared-storage: deepspeed, 2 x 4 ranks; written by dslaunch
+#SBATCH --job-name=finetune
+#SBATCH --chdir=/scratch/train
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+
+# every node runs this; what begins with SLURM_ has its value there
+on_each_node=$(
+  cat <<'END'
+cd /scratch/train || exit
+world= n=0
+gpus=${CUDA_VISIBLE_DEVICES:-0,1,2,3}
+[[ $gpus =~ ^[0-9]+(,[0-9]+){3}$ ]] || gpus=0,1,2,3
+while ((n < SLURM_NNODES)); do world+=",\"$((n++))\":[$gpus]"; done
+world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
+exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" finetune.py --deepspeed \
+  --deepspeed_config ds_config.json --epochs 3
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"

@@ -1,0 +1,30 @@
+#!/bin/bash
+# no-shared-storage: direct, 2 x 4 ranks; written by dslaunch
+#SBATCH --job-name=finetune
+#SBATCH --chdir=/scratch/train
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+
+# every rank runs this; what begins with SLURM_ has its value there
+on_each_rank=$(
+  cat <<'END'
+cd /scratch/train || exit
+export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE="$SLURM_NTASKS" \
+  LOCAL_WORLD_SIZE=4 GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" \
+  GROUP_WORLD_SIZE="$SLURM_NNODES"
+export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec python3 -u finetune.py --deepspeed --deepspeed_config ds_config.json --epochs 3
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_rank"

@@ -1,0 +1,37 @@
+#!/bin/bash
+# slurm-site: direct, 4 x 4 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir=/fsx/team/train
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --partition=gpu
+#SBATCH --account=lab
+#SBATCH --time=20:00:00
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+#SBATCH --cpus-per-task=10
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+# srun does not take it over from sbatch any more (SLURM 22.05)
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+# every rank runs this; what begins with SLURM_ has its value there
+on_each_rank=$(
+  cat <<'END'
+export NCCL_SOCKET_IFNAME='=eth0'
+cd /fsx/team/train || exit
+export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE="$SLURM_NTASKS" \
+  LOCAL_WORLD_SIZE=4 GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" \
+  GROUP_WORLD_SIZE="$SLURM_NNODES"
+export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec python3 -u train.py --resume auto
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_rank"

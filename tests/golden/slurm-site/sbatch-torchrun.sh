@@ -1,0 +1,34 @@
+#!/bin/bash
+# slurm-site: torchrun, 4 x 4 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir=/fsx/team/train
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --partition=gpu
+#SBATCH --account=lab
+#SBATCH --time=20:00:00
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH --cpus-per-task=10
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+# srun does not take it over from sbatch any more (SLURM 22.05)
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+
+# every node runs this; what begins with SLURM_ has its value there
+on_each_node=$(
+  cat <<'END'
+export NCCL_SOCKET_IFNAME='=eth0'
+cd /fsx/team/train || exit
+exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --resume auto
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"

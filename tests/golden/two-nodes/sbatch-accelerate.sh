@@ -1,0 +1,29 @@
+#!/bin/bash
+# two-nodes: accelerate, 2 x 8 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir="/home/me/my project"
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
+
+# every node runs this; what begins with SLURM_ has its value there
+on_each_node=$(
+  cat <<'END'
+cd '/home/me/my project' || exit
+ranks=$((SLURM_NNODES * 8))
+exec python3 -m accelerate.commands.launch --num_processes="$ranks" \
+  --num_machines="$SLURM_NNODES" --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
+  --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 train.py \
+  --deepspeed ds_config.json
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"

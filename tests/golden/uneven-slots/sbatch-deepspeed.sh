@@ -1,0 +1,81 @@
+#!/bin/bash
+# uneven-slots: deepspeed, 1 x 8 + 1 x 4 + 1 x 2 ranks; written by dslaunch
+#SBATCH --job-name=train
+#SBATCH --chdir="/home/me/my project"
+#SBATCH --output=%x-%j.out
+#SBATCH --no-requeue
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+#SBATCH --exclusive
+#SBATCH hetjob
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH --exclusive
+#SBATCH hetjob
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:2
+#SBATCH --exclusive
+set -euo pipefail
+
+# this runs on the first node; no two jobs of a node share a port
+export MASTER_ADDR="${SLURMD_NODENAME}"
+export MASTER_PORT=29400
+
+# every node of component 0 runs this; what begins with SLURM_ has its value there
+on_component_0=$(
+  cat <<'END'
+export GLOO_SOCKET_IFNAME=eth0
+export NCCL_SOCKET_IFNAME='=eth0'
+cd '/home/me/my project' || exit
+world= n=0
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
+world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
+exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
+  'it costs $5'
+END
+)
+
+# every node of component 1 runs this; what begins with SLURM_ has its value there
+on_component_1=$(
+  cat <<'END'
+export GLOO_SOCKET_IFNAME=eth0
+export NCCL_SOCKET_IFNAME='=eth0'
+cd '/home/me/my project' || exit
+world= n=0
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
+world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
+exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
+  'it costs $5'
+END
+)
+
+# every node of component 2 runs this; what begins with SLURM_ has its value there
+on_component_2=$(
+  cat <<'END'
+export GLOO_SOCKET_IFNAME=eth0
+export NCCL_SOCKET_IFNAME='=eth0'
+cd '/home/me/my project' || exit
+world= n=0
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
+for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
+world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
+exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
+  'it costs $5'
+END
+)
+
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --het-group=0 bash -c \
+  "$on_component_0" : \
+  --kill-on-bad-exit=1 --wait=300 --label --export=ALL --het-group=1 bash -c "$on_component_1" : \
+  --kill-on-bad-exit=1 --wait=300 --label --export=ALL --het-group=2 bash -c "$on_component_2"
