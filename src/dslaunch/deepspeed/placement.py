@@ -36,12 +36,6 @@ def check_world(checkpoint: Checkpoint, ranks: int) -> None:
             "which shard is not known",
             hint="load it from storage that all nodes share: `dslaunch checkpoint gather` into it",
         )
-    if checkpoint.offloaded and checkpoint.header.node_local:
-        raise PlanError(
-            f"{checkpoint.name} has tensors of NVMe under their local rank, by which nodes cannot "
-            "be told apart",
-            hint="resume it on the same nodes in the same order",
-        )
     if checkpoint.stage != 0 and checkpoint.world != ranks:
         raise PlanError(
             f"{checkpoint.name} was saved by {checkpoint.world} ranks, this would be {ranks}: "
@@ -92,7 +86,11 @@ class Lacking:
     def __str__(self) -> str:
         names = [posixpath.basename(path) for path in self.shards]
         some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-        where = f"which {fold(self.elsewhere)} has" if self.elsewhere else "which no node has"
+        where = (
+            f"which {fold(self.elsewhere)} has"
+            if self.elsewhere
+            else "which none of these nodes has"
+        )
         ranks = f"{self.ranks.start}-{self.ranks[-1]}" if len(self.ranks) > 1 else self.ranks.start
         return f"{self.host} (ranks {ranks}) lacks {some}, {where}"
 
@@ -138,6 +136,16 @@ def same_order(ranks: Mapping[str, object] | None, allocation: Allocation) -> st
 
 def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else []
+
+
+def ranks_path(directory: str) -> str:
+    """Where the rank map is: beside the directory that a training saves to, on every node.
+
+    Not in it: scripts refuse to begin with an output directory that is not empty (transformers,
+    examples of 4.x, `run_clm.py`).
+    """
+    above, name = posixpath.split(posixpath.normpath(directory))
+    return posixpath.join(above, f".dslaunch-ranks.{name}.json")
 
 
 def rank_map(run: str, allocation: Allocation) -> dict[str, object]:

@@ -32,7 +32,6 @@ BESIDE = ("latest", "latest_universal", "zero_to_fp32.py", "zero_to_torch.py")
 OFFLOADED = "offloaded_tensors"
 TRAINER = "checkpoint-*"
 """Directories of Hugging Face's Trainer: all files in them are the checkpoint's."""
-RANKS = ".dslaunch-ranks.json"
 DEEPEST, MOST_DIRECTORIES = 5, 20_000
 LARGEST_PICKLE = 512 << 20
 PIECE = 8 << 20
@@ -66,8 +65,14 @@ def survey(argument: Answer) -> Answer:
         "path": top,
         "checkpoints": found,
         "latest": {root: text.strip() for root, text in latest.items() if text is not None},
-        "ranks": _json(_text(os.path.join(top, RANKS))),
+        "ranks": _json(_text(_ranks_path(top))),
     }
+
+
+def _ranks_path(top: str) -> str:
+    """The rank map that a run has left beside the directory (deepspeed/placement.py)."""
+    above, name = os.path.split(top)
+    return os.path.join(above, f".dslaunch-ranks.{name}.json")
 
 
 def _tag_directories(top: str) -> Iterator[str]:

@@ -12,13 +12,11 @@ from typing import Any
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
-from dslaunch.deepspeed.placement import check_world, needed, rank_map
+from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_path
 from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError
 from dslaunch.run.places import LONG, NodePlace, Place, result, survey
 from dslaunch.run.reach import Reached, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
-
-RANKS = ".dslaunch-ranks.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,7 @@ def _transfer(holdings: Holdings, copied: Copy, target: Place, path: str) -> Tra
 
 def _refuse_mixed_up(checkpoint: Checkpoint) -> None:
     """Tensors from NVMe lie under the local rank: those of several nodes have the same names."""
-    hosts = {copy.host for copies in checkpoint.files.values() for copy in copies}
-    if checkpoint.offloaded and checkpoint.header.node_local and len(hosts) > 1:
+    if checkpoint.offloaded and checkpoint.header.node_local:
         raise PlanError(
             f"{checkpoint.name} has tensors that were on NVMe, under the same names on every node",
             hint="DeepSpeed can load it only where it was saved: the same nodes in the same order",
@@ -135,6 +132,7 @@ def spread(
     Raises PlanError if those ranks cannot load it, else as `require` and `shards.copy` do.
     """
     check_world(checkpoint, allocation.world_size)
+    _refuse_mixed_up(checkpoint)
     require(checkpoint, source)
     lost = [targets.failures[host] for host in allocation.hosts if host in targets.failures]
     if lost:
@@ -174,9 +172,7 @@ def write_ranks(
 ) -> None:
     """Leave the rank map beside the checkpoints."""
     text = json.dumps(ranks) + "\n"
-    asked = [
-        place.ask("text", posixpath.join(paths[h], RANKS), text=text) for h, place in places.items()
-    ]
+    asked = [place.ask("text", ranks_path(paths[h]), text=text) for h, place in places.items()]
     for future in asked:
         result(future)
 

@@ -32,6 +32,7 @@ from dslaunch.run.prepare import decide, inquiry, ship
 from dslaunch.run.reach import closing
 from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
 from dslaunch.run.restart import choose_again
+from dslaunch.run.resume import Attempt, settle
 from dslaunch.run.session import Inbox, Session
 from dslaunch.run.supervisor import Patience, Supervisor
 from dslaunch.run.watch import Screen, Watch
@@ -118,6 +119,10 @@ class Whole:
                 question = replace(question, before=agent_run(self.run, count - 1))
             facts = gather(question, sessions, self.interrupts)
             decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
+            attempt = Attempt(self.run, count)
+            decided = settle(
+                question, request.job, sessions, facts, decided, attempt, self.interrupts
+            )
             world = World(allocation, decided.rendezvous, job.min_nodes)
             launchers.get(job.launcher).check(world)
             plan = make_plan(allocation, job, decided, cluster=request.cluster.name)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dslaunch.cluster.model import Allocation, Cluster
-from dslaunch.deepspeed.storage import find_config, localise, replace_config
+from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
+from dslaunch.deepspeed.storage import find_config, localise, parse, replace_config
 from dslaunch.errors import PlanError
 from dslaunch.launch import decide as judged
 from dslaunch.launch.command import Var
@@ -152,19 +153,27 @@ def localise_config(
     """Have the DeepSpeed config among the arguments say whether checkpoints are shared.
 
     The nodes get a changed copy in their run directory; the user's file is not touched.
-    Raises ConfigError if it cannot be read as DeepSpeed would.
+    Raises ConfigError if it cannot be read as DeepSpeed would, PlanError if what it saves could
+    not be loaded again.
     """
     found = find_config(job.args)
+    if shared is not None and node_count > 1:
+        check_arguments(job.args, shared)
     if found is None or shared is None or node_count == 1:
         return job, (), ()
     path = Path(os.path.join(cwd, found.path))  # noqa: PTH118 - an absolute path wins
     if not path.is_file():
         return job, (), ()
-    localised = localise(path.read_text("utf-8"), shared, found.path)
+    text = path.read_text("utf-8")
+    check_config(parse(text, found.path), job.args, shared)
+    advice = trainer_advice(job.args, shared)
+    more = (Decision("Trainer", advice, "checkpoints are not shared"),) if advice else ()
+    localised = localise(text, shared, found.path)
     if localised.change is None:
-        return job, (), (Decision("DeepSpeed config", found.path, "fits the storage as it is"),)
+        fits = Decision("DeepSpeed config", found.path, "fits the storage as it is")
+        return job, (), (fits, *more)
     new: tuple[str | Var, ...] = (RUN_DIRECTORY, f"/{DS_CONFIG}")
     changed = replace(job, args=replace_config(job.args, found, new))
     why = "checkpoints are shared" if shared else "checkpoints are not shared"
     decision = Decision("DeepSpeed config", f"a copy of {found.path}: {localised.change}", why)
-    return changed, (File(DS_CONFIG, localised.text),), (decision,)
+    return changed, (File(DS_CONFIG, localised.text),), (decision, *more)
