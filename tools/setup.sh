@@ -12,6 +12,7 @@ packages_test=(
   sshd:openssh-server ssh:openssh-client ip:iproute2 nft:nftables ps:procps pdsh:pdsh
   rsync:rsync shellcheck:shellcheck mpirun:openmpi-bin tcsh:tcsh fish:fish
   munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client
+  slurmdbd:slurmdbd mariadbd:mariadb-server-core
 )
 faketime=/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketime.so.1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.scheduler import Job, settle, submit, until
-from tests.testbed.vcluster import CONTROL, ClusterError, VirtualCluster
+from tests.testbed.vcluster import CONTROL, ClusterError, VirtualCluster, missing
 from tests.testbed.vcluster.outside import look
 
 LONG = 'echo "restart ${SLURM_RESTART_COUNT:-0}"; srun bash -c "echo ready; exec sleep 1000"'
@@ -178,6 +178,32 @@ def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -
     slurm_cluster.service(CONTROL, "slurmctld", "start")
     job.wait("COMPLETED")
     assert job.output.endswith("end\n")
+
+
+def test_a_rank_that_takes_too_much_memory_is_killed(slurm_cluster: VirtualCluster) -> None:
+    hungry = "import time; taken = bytearray(b'1') * (200 << 20); time.sleep(60)"
+    job = submit(slurm_cluster, f'srun python3 -c "{hungry}"', "--mem=50M")
+    job.wait("FAILED")
+    assert "Exceeded job memory limit" in job.output
+
+
+def test_sacct_tells_of_jobs_where_there_is_accounting(
+    can_have_slurm: None, virtual_cluster: Start
+) -> None:
+    if reason := missing(slurm=True, accounting=True):
+        pytest.skip(reason)
+    cluster = virtual_cluster(nodes=2, slurm=True, accounting=True)
+    job = submit(cluster, "srun --nodes=2 true; srun bash -c 'exit 4'", "--nodes=2")
+    job.wait("FAILED")
+    command = ["sacct", "--noheader", "--parsable2", "--format=JobID,State,ExitCode,NodeList"]
+    expected = ["1|FAILED|4:0|node[1-2]", "1.batch|FAILED|4:0|node1"]
+    expected += ["1.0|COMPLETED|0:0|node[1-2]", "1.1|FAILED|4:0|node[1-2]"]
+    until(lambda: cluster.run(CONTROL, command).stdout.splitlines() == expected, 10)
+
+
+def test_without_accounting_sacct_says_so(slurm_cluster: VirtualCluster) -> None:
+    said = slurm_cluster.run(CONTROL, ["sacct"])
+    assert (said.returncode, said.stderr) == (1, "Slurm accounting storage is disabled\n")
 
 
 def test_clusters_side_by_side_share_nothing_and_leave_nothing(

@@ -115,7 +115,7 @@ class VirtualCluster:
 
     `options` are those of the command line: nics=2, disk="64m", pam=True,
     loopback_hostname=True, bind=["/data:/data:rw"], own_disk=["/tmp"], shared="/some/dir",
-    slurm=True, gres=["node[12]=gpu:a100:4"].
+    slurm=True, gres=["node[12]=gpu:a100:4"], accounting=True, slurmd_timeout=4.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ Arguments = argparse.Namespace
 
 def up(arguments: Arguments) -> None:
     """Start a cluster; with --hold end it when standard input ends."""
-    reason = missing(slurm=arguments.slurm)
+    reason = missing(slurm=arguments.slurm, accounting=arguments.accounting)
     if reason:
         raise ClusterError(reason)
     if os.geteuid() != 0:
@@ -111,7 +111,9 @@ def slurm_of(arguments: Arguments) -> Slurm | None:
     """What the options of `up` ask of SLURM. ClusterError names GPUs that cannot be read."""
     for text in arguments.gres:
         parse_gres(text)
-    return Slurm(tuple(arguments.gres), arguments.slurmd_timeout) if arguments.slurm else None
+    if not arguments.slurm:
+        return None
+    return Slurm(tuple(arguments.gres), arguments.slurmd_timeout, arguments.accounting)
 
 
 def down(arguments: Arguments) -> None:
@@ -269,6 +271,7 @@ def add_up(up: argparse.ArgumentParser) -> None:
     option("--loopback-hostname", action="store_true", help="a node's own name is 127.0.1.1 there")
     option("--slurm", action="store_true", help="SLURM too: partitions main, short and urgent")
     option("--gres", action="append", default=[], metavar="NODES=gpu[:KIND]:COUNT")
+    option("--accounting", action="store_true", help="SLURM's too, for sacct")
     option("--slurmd-timeout", type=int, default=10, help="seconds until a silent node is DOWN")
     option("--hold", action="store_true", help="stay, and go down when standard input ends")
 

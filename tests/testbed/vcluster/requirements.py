@@ -29,14 +29,17 @@ SLURM_PACKAGES = {
     "sbatch": "slurm-client",
 }
 """The same for a cluster with SLURM."""
+ACCOUNTING_PACKAGES = {"mariadbd": "mariadb-server-core", "slurmdbd": "slurmdbd"}
+"""And with SLURM's accounting."""
 
 
-def missing(*, slurm: bool = False) -> str | None:
-    """Why there can be no virtual cluster (with SLURM) here, with what to do; None when there
-    can."""
+def missing(*, slurm: bool = False, accounting: bool = False) -> str | None:
+    """Why there can be no virtual cluster, with SLURM and its accounting if they are wanted: what
+    is missing here and what to do. None when there can."""
     if platform.system() != "Linux":
         return f"needs Linux, this is {platform.system()}"
     needed = PACKAGES | (SLURM_PACKAGES if slurm else {})
+    needed |= ACCOUNTING_PACKAGES if accounting else {}
     absent = [program for program in needed if shutil.which(program, path=PATH) is None]
     if absent:
         packages = " ".join(sorted({needed[program] for program in absent}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.testbed.vcluster.accounting import START_DATABASE, START_SLURMDBD
 from tests.testbed.vcluster.accounts import sshd_config
 from tests.testbed.vcluster.inside import as_user, run_in, skew_env, write_file
 from tests.testbed.vcluster.state import CONTROL, Cluster, Node
@@ -21,6 +22,8 @@ class Service:
 SERVICES = {
     "sshd": Service(("/usr/sbin/sshd", "-E", "/var/log/sshd.log"), "/run/sshd.pid"),
     "munged": Service(("/usr/sbin/munged", "--force", "--num-threads=2"), "/run/munge/munged.pid"),
+    "mariadbd": Service(("sh", "-c", START_DATABASE, "sh"), "/run/mysqld/mysqld.pid"),
+    "slurmdbd": Service(("sh", "-c", START_SLURMDBD), "/run/slurmdbd.pid"),
     "slurmctld": Service(("/usr/sbin/slurmctld",), "/run/slurmctld.pid"),
     "slurmd": Service(("/usr/sbin/slurmd",), "/run/slurmd.pid"),
 }
@@ -37,9 +40,13 @@ kill -KILL "$pid"
 
 def services_of(cluster: Cluster, node: Node) -> list[str]:
     """The names of the daemons that a node runs, in the order in which they start."""
-    if cluster.settings.slurm is None:
+    slurm = cluster.settings.slurm
+    if slurm is None:
         return ["sshd"]
-    return ["sshd", "munged", "slurmctld" if node.name == CONTROL else "slurmd"]
+    if node.name != CONTROL:
+        return ["sshd", "munged", "slurmd"]
+    accounting = ["mariadbd", "slurmdbd"] if slurm.accounting else []
+    return ["sshd", "munged", *accounting, "slurmctld"]
 
 
 def service_command(cluster: Cluster, node: Node, name: str) -> list[str]:
@@ -48,7 +55,8 @@ def service_command(cluster: Cluster, node: Node, name: str) -> list[str]:
     user = cluster.settings.user if cluster.settings.single_uid else "root"
     clock = {} if name == "sshd" else skew_env(node)
     environment = ["env", *(f"{key}={value}" for key, value in clock.items())] if clock else []
-    return [*as_user(cluster, user), *environment, *SERVICES[name].command]
+    account = [f"--user={user}"] if name == "mariadbd" else []
+    return [*as_user(cluster, user), *environment, *SERVICES[name].command, *account]
 
 
 def service(cluster: Cluster, node: Node, name: str, action: str) -> None:

@@ -1,8 +1,10 @@
 """Real SLURM on the nodes: munge, a controller on the control machine, a daemon per node.
 
 The daemons know nothing of cgroups, which a node has none of its own of: processes are followed
-by parent (proctrack/linuxproc), so that nothing limits what a job takes. The controller believes
-64 CPUs, 500 GB and the GPUs that were asked for; a GPU is /dev/null under its name.
+by parent (proctrack/linuxproc), and a step that takes more memory than its job has (`--mem`, 8 GB
+unless told) is killed by the daemon that watches it, not by the kernel: such a job is FAILED and
+says "exceeded memory limit"; OUT_OF_MEMORY would need cgroups. The controller believes in 64 CPUs,
+500 GB and the GPUs that were asked for; a GPU is /dev/null under its name.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.testbed.vcluster.accounting import accounting_lines, build_accounting
 from tests.testbed.vcluster.inside import run_in
 from tests.testbed.vcluster.network import address_of
 from tests.testbed.vcluster.state import CONTROL, Cluster, ClusterError, Node, Slurm
@@ -24,6 +27,7 @@ DIRECTORIES = (
     *("run/munge", "var/lib/munge", "var/log/munge"),
     *("var/log/slurm", "var/spool/slurmd", "var/spool/slurmctld", "var/lib/slurm"),
 )
+NO_ACCOUNTING = ["AccountingStorageType=accounting_storage/none"]
 FIELD = re.compile(r"(?P<nodes>.+)=gpu(:(?P<kind>[a-z]\w*))?:(?P<count>\d+)", re.IGNORECASE)
 
 
@@ -70,9 +74,15 @@ def build_slurm(cluster: Cluster, node: Node, root: Path) -> None:
     (root / "etc/slurm").mkdir()
     for file, text in slurm_files(cluster, slurm).items():
         (root / "etc/slurm" / file).write_text(text)
+    build_accounting(cluster, node, root, owner_of(cluster))
     gpus = gpus_of(slurm, node.name)
     for number in range(gpus.count if gpus else 0):
         bind("/dev/null", root / f"dev/nvidia{number}")
+
+
+def owner_of(cluster: Cluster) -> str:
+    """The account of SLURM's daemons."""
+    return cluster.settings.user if cluster.settings.single_uid else "root"
 
 
 def make_munge_key(cluster: Cluster) -> None:
@@ -87,8 +97,9 @@ def slurm_files(cluster: Cluster, slurm: Slurm) -> dict[str, str]:
     nodes = [node for node in cluster.nodes.values() if node.name != CONTROL]
     gpus = {node.name: found for node in nodes if (found := gpus_of(slurm, node.name))}
     lines = [node_line(node, gpus.get(node.name)) for node in nodes]
-    types = ["GresTypes=gpu"] if gpus else []
-    conf = [daemons_conf(cluster, slurm), *types, *lines, *partitions(len(nodes))]
+    further = ["GresTypes=gpu"] if gpus else []
+    further += accounting_lines() if slurm.accounting else NO_ACCOUNTING
+    conf = [daemons_conf(cluster, slurm), *further, *lines, *partitions(len(nodes))]
     gres = [gres_line(name, found) for name, found in gpus.items()]
     # slurmd would look for the kind of /sys/fs/cgroup, which a node does not have, and stop
     files = {"slurm.conf": "\n".join(conf) + "\n", "cgroup.conf": "CgroupPlugin=cgroup/v1\n"}
@@ -124,7 +135,7 @@ def daemons_conf(cluster: Cluster, slurm: Slurm) -> str:
     cred_expire: a requeued job waits that long, 120 s unless told. bf_interval: heterogeneous
     jobs are started by the backfill scheduler alone, which looks every 30 s unless told.
     """
-    owner = cluster.settings.user if cluster.settings.single_uid else "root"
+    owner = owner_of(cluster)
     return f"""\
 ClusterName=vcluster
 SlurmctldHost={CONTROL}({address_of(0)})
@@ -141,11 +152,13 @@ SlurmctldLogFile=/var/log/slurm/slurmctld.log
 SlurmdLogFile=/var/log/slurm/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerNode=8000
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,bf_interval=1
 PreemptType=preempt/partition_prio

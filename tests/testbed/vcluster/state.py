@@ -52,6 +52,8 @@ class Slurm:
     """`NODES=gpu[:KIND]:COUNT`, of which the first that fits a node is its own."""
     timeout: int = 10
     """Seconds until a node that says nothing is taken for dead."""
+    accounting: bool = False
+    """Whether there is a slurmdbd, for sacct."""
 
 
 @dataclass(frozen=True, slots=True)
