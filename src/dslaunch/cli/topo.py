@@ -1,0 +1,154 @@
+"""`dslaunch topo`: how machines are wired, who is odd, and what to set for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import ui
+from dslaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.lint import Remark
+    from dslaunch.topology import Advice, Topology
+
+LARGEST = 2**20
+"""Bytes of a file that are read; the matrix of 16 GPUs and 32 NICs has 15,000."""
+
+
+def topo(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE ...",
+            help="Recorded output of `nvidia-smi topo -m`, one file per node, named as the node "
+            "is; `-` reads standard input. A file may hold the output of several commands.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="OUT", help="Draw the first node's wiring into this file."),
+    ] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(
+            "--apply",
+            metavar="CLUSTER.yaml",
+            help="Write the advice that a cluster file can hold into this one; comments stay.",
+        ),
+    ] = None,
+) -> None:
+    """Say how GPUs and network cards are wired, compare nodes, and give advice.
+
+    Example: dslaunch topo node01.txt node02.txt
+    """
+    from dslaunch.report import topology as report
+    from dslaunch.topology import advise, compare
+
+    by_host = _read(files or ["-"])
+    advice = advise(by_host)
+    if apply:
+        advice = (*advice, *_slots(apply, by_host))
+    remarks = _settings(by_host)
+    compared = compare(by_host)
+    if json:
+        import json as jsonlib
+
+        ui.result(jsonlib.dumps(report.data(by_host, compared, advice, remarks), indent=2))
+    else:
+        ui.result(report.text(by_host, compared, advice, remarks, width=ui.width()))
+    if svg:
+        _draw(by_host, svg)
+    if apply:
+        _apply(apply, advice)
+
+
+def _read(files: list[str]) -> dict[str, Topology]:
+    """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
+    from dslaunch.topology import answers_in, read
+
+    found: dict[str, Topology] = {}
+    for file in files:
+        host = "stdin" if file == "-" else Path(file).stem
+        if host in found:
+            raise UsageError(
+                f"{file}: there is a file for {host} already",
+                hint="a node is named as its file is, without the ending",
+            )
+        found[host] = read(answers_in(_text(file)))
+    return found
+
+
+def _text(file: str) -> str:
+    """Read recorded output. Bytes that are no text are no devices either."""
+    try:
+        found = sys.stdin.buffer.read(LARGEST) if file == "-" else _bytes(Path(file))
+    except OSError as problem:
+        raise UsageError(f"{file}: cannot be read: {problem.strerror}") from None
+    encoding = "utf-16" if found.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    return found.decode(encoding, "replace")
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LARGEST)
+
+
+def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:
+    """Judge the NCCL settings that were recorded with the matrix."""
+    from dslaunch.topology import nccl
+
+    found: list[Remark] = []
+    for host, topology in by_host.items():
+        devices = [nic.device for nic in topology.nics if nic.device]
+        found += nccl.check(dict(topology.host.settings), host, devices=devices)
+    return tuple(found)
+
+
+def _slots(file: Path, by_host: dict[str, Topology]) -> tuple[Advice, ...]:
+    from dslaunch.cluster.load import load_cluster
+    from dslaunch.topology.advice import slots
+
+    said = {node.host: node.slots for node in load_cluster(file).nodes}
+    unknown = [host for host in by_host if host not in said]
+    if unknown:
+        raise UsageError(
+            f"{file}: there is no node {', '.join(unknown)}",
+            hint="name the recorded files as the nodes are named, such as node01.txt",
+        )
+    return slots(said, by_host)
+
+
+def _draw(by_host: dict[str, Topology], out: Path) -> None:
+    from dslaunch.report.topology_svg import drawing
+
+    host, topology = next(iter(by_host.items()))
+    _write(out, drawing(topology, host))
+
+
+def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
+    """Write what can be written; say what was and what was not."""
+    from dslaunch.cluster.load import read_text
+    from dslaunch.topology.applying import apply
+
+    old = read_text(file)
+    applied = apply(old, str(file), advice)
+    if applied.text != old:
+        _write(file, applied.text)
+    for line in applied.done:
+        ui.say(f"{file}: set {line}")
+    for line in applied.left:
+        ui.say(f"{file}: not set {line}")
+    if not applied.done:
+        ui.say(f"{file}: nothing to change")
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8", newline="")
+    except OSError as problem:
+        raise UsageError(f"{out}: cannot be written: {problem.strerror}") from None

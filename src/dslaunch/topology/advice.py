@@ -1,0 +1,305 @@
+"""What to set for the machines at hand: each with its reason and whoever says so.
+
+Advice is never applied by itself. What could be written into a cluster file says where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dslaunch.topology.model import Topology, distance, nvlinks
+from dslaunch.topology.shape import DIRECT, islands, linked, mesh, nearest, ring, usable
+
+Where = Literal["env", "interface", "slots", ""]
+"""What of a cluster file it is: a node's `env`, `network.interface`, nodes' `slots`, or nothing."""
+
+ENOUGH = 100
+"""Gb/s between nodes below which ZeRO-3's gathering of weights holds up the GPUs."""
+FIXED_P2P = (550, 40, 7)
+"""The first driver with which GeForce RTX 40 cards tell that they have no P2P, as accelerate's
+check of RTX 4000 cards has it."""
+SOURCES = {
+    "bridge": "NVIDIA/nccl-tests#178: two bridged A100-PCIe 208 GB/s, three 20 GB/s",
+    "hca": "NCCL documentation, NCCL_IB_HCA",
+    "ifname": "NCCL documentation, NCCL_SOCKET_IFNAME; PyTorch, GLOO_SOCKET_IFNAME",
+    "gdr": "NCCL 2.30, NCCL_NET_GDR_LEVEL: PXB by default",
+    "p2p": "NVIDIA/nccl-tests#287; NCCL 2.30, src/graph/paths.cc: P2P up to PXB by default",
+    "rtx40": "accelerate, check_cuda_p2p_ib_support; tinygrad/open-gpu-kernel-modules#45",
+    "acs": "NVIDIA/nccl#667; NCCL documentation, Troubleshooting, PCI Access Control Services",
+    "cloud": "NVIDIA/nccl#1298; NCCL documentation, NCCL_TOPO_FILE",
+    "zero": "DeepSpeed, ZeRO++ (zero_hpz_partition_size): weights gathered inside a node",
+    "order": "CUDA documentation, CUDA_DEVICE_ORDER: FASTEST_FIRST by default",
+}
+_ODD_INTERFACE = re.compile(r"lo|docker|virbr|veth|br-|tun|tap|wl|cni|flannel|cali")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to set or to do."""
+
+    what: str
+    """A variable, a setting or a matter: `NCCL_IB_HCA`, `network.interface`, `ZeRO stage`."""
+    value: str | None
+    """What to set it to; None: there is something to know or to do, not to set."""
+    reason: str
+    source: str
+    hosts: tuple[str, ...]
+    where: Where = ""
+
+
+_Adviser = Callable[[Topology], Iterable[tuple[str, str | None, str, str, Where]]]
+
+
+def advise(by_host: Mapping[str, Topology]) -> tuple[Advice, ...]:
+    """Give advice for nodes that work together; equal advice is given once for all of them."""
+    read = {host: t for host, t in by_host.items() if t.gpus}
+    found: dict[tuple[str, str | None, str, str, Where], list[str]] = {}
+    for host, topology in read.items():
+        for adviser in _FOR_ONE:
+            for said in adviser(topology):
+                found.setdefault(said, []).append(host)
+    alone = [Advice(*said[:4], tuple(hosts), said[4]) for said, hosts in found.items()]
+    return (*_interfaces(by_host), *_hcas(read), *alone, *_zero(read))
+
+
+def _interfaces(by_host: Mapping[str, Topology]) -> Iterable[Advice]:
+    """The interface that leads to the others: for the file if it is one name, else per node."""
+    by_name: dict[str, list[str]] = {}
+    for host, topology in by_host.items():
+        if topology.host.interface:
+            by_name.setdefault(topology.host.interface, []).append(host)
+    for name, hosts in by_name.items():
+        if _ODD_INTERFACE.match(name):
+            why = f"the way to the other nodes is {name}, which is no network between machines"
+            yield Advice("routes", None, why, SOURCES["ifname"], tuple(hosts))
+        elif len(by_name) == 1:
+            why = f"all nodes reach the others through {name}; else each library guesses"
+            yield Advice(
+                "network.interface", name, why, SOURCES["ifname"], tuple(hosts), "interface"
+            )
+        else:
+            why = f"here the way to the other nodes is {name}; names differ from node to node"
+            for variable, value in (
+                ("NCCL_SOCKET_IFNAME", f"={name}"),
+                ("GLOO_SOCKET_IFNAME", name),
+            ):
+                yield Advice(variable, value, why, SOURCES["ifname"], tuple(hosts), "env")
+
+
+def _hcas(read: Mapping[str, Topology]) -> Iterable[Advice]:
+    """NCCL_IB_HCA where NCCL would take devices that ranks should not talk over."""
+    wanted = {host: chosen for host, t in read.items() if (chosen := _devices(t))}
+    excluded = {host: _excluded(read[host], chosen) for host, chosen in wanted.items()}
+    if not any(excluded.values()):
+        return
+    groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for host, chosen in wanted.items():
+        groups.setdefault((chosen, excluded[host]), []).append(host)
+    for (chosen, without), hosts in groups.items():
+        why = f"leaves out {without}" if without else "the same devices as on the other nodes"
+        value = "=" + ",".join(chosen)
+        why = f"{why}; `=` since mlx5_1 alone would take mlx5_10 too"
+        yield Advice("NCCL_IB_HCA", value, why, SOURCES["hca"], tuple(hosts), "env")
+
+
+def _devices(topology: Topology) -> tuple[str, ...] | None:
+    """The devices for ranks; None: some name is not known, or there is nothing to choose."""
+    if topology.status != "ok" or not topology.nics:
+        return None
+    if any(nic.device is None for nic in topology.nics):
+        return None
+    chosen = list(usable(topology.nics))
+    near = nearest(topology)
+    if near and all(each.link in DIRECT for each in near):
+        by_gpu = {nic.label for each in near for nic in each.nics}
+        reached = [n for n in chosen if n.label in by_gpu or _direct(topology, n.label)]
+        chosen = reached or chosen
+    return tuple(nic.device for nic in chosen if nic.device) or None
+
+
+def _direct(topology: Topology, nic: str) -> bool:
+    return any(topology.link(gpu, nic) in DIRECT for gpu in topology.gpu_labels)
+
+
+def _excluded(topology: Topology, chosen: tuple[str, ...]) -> str:
+    """Say which devices are left out, and why."""
+    words = []
+    for nic in topology.nics:
+        if nic.device is None or nic.device in chosen:
+            continue
+        if nic.bond:
+            why = "a bond"
+        elif nic.active is False:
+            why = "down"
+        elif nic.layer == "Ethernet" and nic not in usable(topology.nics):
+            why = "Ethernet beside InfiniBand"
+        else:
+            why = "far from every GPU"
+        words.append(f"{nic.device} ({why})")
+    return ", ".join(words)
+
+
+def _pairs(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    """Slots for jobs that need only two GPUs, where not every pair is as good."""
+    if mesh(topology) or len(topology.gpus) < 3:
+        return
+    best = _matched(topology)
+    if not best:
+        return
+    value = " or ".join(f"{a},{b}" for a, b in best)
+    worst = ring(topology)
+    far = worst is not None and not nvlinks(worst.worst)
+    between = f"; a ring through all GPUs goes over {worst.worst}" if worst and far else ""
+    why = f"these pairs have the most NVLinks between them{between}"
+    yield "slots of a two-GPU job", value, why, SOURCES["bridge"], ""
+    order = [gpu for island in islands(topology) for gpu in island]
+    if order != sorted(order):
+        why = "keeps neighbouring ranks on one NVLink island"
+        yield "CUDA_VISIBLE_DEVICES", ",".join(map(str, order)), why, SOURCES["bridge"], ""
+
+
+def _matched(topology: Topology) -> list[tuple[int, int]]:
+    """Disjoint pairs with the most NVLinks first."""
+    gpus = [gpu.index for gpu in topology.gpus]
+    pairs = [(a, b) for a in gpus for b in gpus if a < b and linked(topology, a, b)]
+    best: list[tuple[int, int]] = []
+    for a, b in sorted(pairs, key=lambda pair: (-linked(topology, *pair), pair)):
+        if not {a, b} & {gpu for pair in best for gpu in pair}:
+            best.append((a, b))
+    return sorted(best)
+
+
+def _peer_access(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    old = [gpu for gpu in topology.gpus if _silent_about_p2p(gpu.name, gpu.driver)]
+    if old and len(topology.gpus) > 1:
+        why = f"RTX 40 cards have no P2P, and driver {old[0].driver} does not say so: NCCL hangs"
+        yield "NCCL_P2P_DISABLE", "1", why, SOURCES["rtx40"], "env"
+    elif topology.p2p:
+        words = sorted({status for *_, status in topology.p2p})
+        why = (
+            f"{len(topology.p2p)} pairs of GPUs cannot read each other's memory "
+            f"({', '.join(words)}): NCCL copies through the host's; nothing needs to be set"
+        )
+        yield "P2P", None, why, SOURCES["p2p"], ""
+
+
+def _silent_about_p2p(name: str | None, driver: str | None) -> bool:
+    if not name or not driver or not re.search(r"RTX 40\d\d", name):
+        return False
+    version = tuple(int(part) for part in re.findall(r"\d+", driver))
+    return version < FIXED_P2P
+
+
+def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    """NICs that are too far from GPUs to read their memory, unless that is a hypervisor's tale."""
+    far = [near for near in nearest(topology) if near.link and near.link not in DIRECT]
+    if not far or topology.host.virtual:
+        return
+    codes = "/".join(sorted({near.link for near in far if near.link}, key=distance))
+    why = (
+        f"{len(far)} of {len(topology.gpus)} GPUs are {codes} from the nearest NIC: what they "
+        "send goes through the host's memory"
+    )
+    yield "GPUDirect RDMA", None, why, SOURCES["gdr"], ""
+
+
+def _access_control(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    switched = [link for a, b, link in topology.links if link in DIRECT and _both(topology, a, b)]
+    if not switched or topology.host.virtual:
+        return
+    if topology.host.acs:
+        why = (
+            f"{topology.host.acs} PCI bridges have access control on: P2P between GPUs behind "
+            "one switch goes up to the root, or hangs; off in the BIOS or with setpci"
+        )
+        yield "ACS", None, why, SOURCES["acs"], ""
+    elif topology.host.iommu and topology.host.acs is None:
+        why = (
+            "an IOMMU translates, and GPUs are behind one PCI switch: if NCCL hangs or is slow "
+            "there, boot with iommu=pt and look for `SrcValid+` in `sudo lspci -vvv`"
+        )
+        yield "IOMMU", None, why, SOURCES["acs"], ""
+
+
+def _both(topology: Topology, a: str, b: str) -> bool:
+    return {a, b} <= set(topology.gpu_labels)
+
+
+def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    """A virtual machine whose PCI topology is a fiction, unless NCCL is told the real one."""
+    links = [near.link for near in nearest(topology) if near.link]
+    told = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
+    default = "/var/run/nvidia-topologyd/virtualTopology.xml"
+    files = topology.host.topology_files
+    if not topology.host.virtual or not links or set(links) & set(DIRECT) or told:
+        return
+    if default in files:
+        return
+    why = "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far"
+    if len(files) == 1:
+        yield "NCCL_TOPO_FILE", files[0], why, SOURCES["cloud"], "env"
+    else:
+        why += (
+            f"; choose from {', '.join(files)}" if files else "; the cloud's images have the file"
+        )
+        yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
+
+
+def _device_order(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    if len({gpu.name for gpu in topology.gpus if gpu.name}) > 1:
+        why = "the GPUs are of several models, and CUDA counts the fastest first: not as nvidia-smi"
+        yield "CUDA_DEVICE_ORDER", "PCI_BUS_ID", why, SOURCES["order"], "env"
+
+
+def _zero(read: Mapping[str, Topology]) -> Iterable[Advice]:
+    """The ZeRO stage that the fabric can feed; nothing where its speed is not known."""
+    speeds = {host: speed for host, t in read.items() if (speed := bandwidth(t)) is not None}
+    if len(read) < 2 or len(speeds) < len(read) or min(speeds.values()) >= ENOUGH:
+        return
+    slow = tuple(host for host, speed in speeds.items() if speed < ENOUGH)
+    size = min(len(t.gpus) for t in read.values())
+    why = (
+        f"{min(speeds.values()):g} Gb/s per node: stage 3 gathers every layer's weights over it "
+        f"in each step; below {ENOUGH} take stage 2 if it fits, or keep the gathering inside nodes"
+    )
+    value = f"2, or 3 with zero_hpz_partition_size {size}"
+    yield Advice("ZeRO stage", value, why, SOURCES["zero"], slow)
+
+
+def slots(
+    said: Mapping[str, tuple[int, ...]], by_host: Mapping[str, Topology]
+) -> tuple[Advice, ...]:
+    """Slots of a cluster that are no GPUs; `said` has what its file says of each host."""
+    found = []
+    for host, topology in by_host.items():
+        there = {gpu.index for gpu in topology.gpus}
+        extra = sorted(set(said.get(host, ())) - there)
+        if topology.status != "ok" or not extra:
+            continue
+        left = [slot for slot in said[host] if slot in there]
+        why = f"slots {','.join(map(str, extra))} are no GPUs: nvidia-smi shows {len(there)}"
+        value = ",".join(map(str, left)) or None
+        found.append(Advice("slots", value, why, "nvidia-smi topo -m", (host,), "slots"))
+    return tuple(found)
+
+
+def bandwidth(topology: Topology) -> float | None:
+    """Gb/s between a node and others: its RDMA devices, else the interface; None: not known."""
+    rates = [nic.rate for nic in usable(topology.nics) if nic.active and nic.rate]
+    if rates:
+        return sum(rates)
+    speed = dict(topology.host.speeds).get(topology.host.interface or "")
+    return speed / 1000 if speed else None
+
+
+_FOR_ONE: tuple[_Adviser, ...] = (
+    _pairs,
+    _peer_access,
+    _direct_memory,
+    _access_control,
+    _cloud,
+    _device_order,
+)

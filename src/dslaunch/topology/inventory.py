@@ -1,0 +1,124 @@
+"""What nvidia-smi says of the GPUs besides the matrix; lines of another form are skipped."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from dslaunch.topology.model import Gpu
+
+_LISTED = re.compile(r"^GPU (\d+): (.+?) \(UUID: ", re.MULTILINE)
+_MIG = re.compile(r"^\s+MIG \S+\s+Device\s+\d+:")
+_LINK = re.compile(r"^\s*Link \d+: (?:([\d.]+) GB/s|<inactive>)\s*$")
+_P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A GPU of `nvidia-smi -L`."""
+
+    name: str
+    mig: int
+    """How many MIG devices are below it."""
+
+
+def gpu_list(text: str) -> dict[int, Listed]:
+    """Read `nvidia-smi -L`, by index."""
+    found: dict[int, Listed] = {}
+    index = None
+    for line in text.splitlines():
+        if gpu := _LISTED.match(line):
+            index = int(gpu[1])
+            found[index] = Listed(gpu[2], 0)
+        elif _MIG.match(line) and index is not None:
+            found[index] = replace(found[index], mig=found[index].mig + 1)
+        elif line.startswith("GPU"):
+            index = None
+    return found
+
+
+def gpu_query(text: str) -> dict[int, dict[str, str]]:
+    """Read `--query-gpu=index,... --format=csv` with its head, by index; values without units."""
+    rows = [line for line in text.splitlines() if line.strip()]
+    while rows and not re.match(r"index\s*,", rows[0]):
+        rows.pop(0)
+    if not rows:
+        return {}
+    cells = list(csv.reader(rows, skipinitialspace=True))
+    head = [re.sub(r"\s*\[.*\]", "", title).strip() for title in cells[0]]
+    found: dict[int, dict[str, str]] = {}
+    for row in cells[1:]:
+        if len(row) == len(head) and row[0].strip().isdecimal():
+            values = {title: cell.strip() for title, cell in zip(head, row, strict=True)}
+            found[int(row[0])] = {t: v for t, v in values.items() if _known(v)}
+    return found
+
+
+def _known(value: str) -> bool:
+    """Whether a cell has a value: nvidia-smi brackets what it cannot tell, but for `N/A`."""
+    return bool(value) and value != "N/A" and not value.startswith("[")
+
+
+def active_links(text: str) -> dict[int, tuple[int, int]]:
+    """Read `nvidia-smi nvlink -s`: NVLinks that are active, and all, by GPU that has any."""
+    found: dict[int, tuple[int, int]] = {}
+    index = None
+    for line in text.splitlines():
+        if gpu := re.match(r"GPU (\d+): ", line):
+            index = int(gpu[1])
+        elif (link := _LINK.match(line)) and index is not None:
+            active, total = found.get(index, (0, 0))
+            found[index] = (active + (link[1] is not None), total + 1)
+    return found
+
+
+def p2p(text: str) -> dict[tuple[str, str], str] | None:
+    """Read `nvidia-smi topo -p2p r`; None: it could not be read.
+
+    Its grammar is not that of `topo -m`: rows are indented and the diagonal is a bare `X`. A pair
+    counts if both of its cells agree.
+    """
+    rows = [words for line in text.splitlines() if _p2p_row(words := line.split())]
+    labels = [words[0] for words in rows]
+    if not rows or labels != [f"GPU{i}" for i in range(len(rows))]:
+        return None
+    if any(len(words) != len(rows) + 1 or words[i + 1] != "X" for i, words in enumerate(rows)):
+        return None
+    pairs = [(a, b) for a in range(len(rows)) for b in range(a + 1, len(rows))]
+    return {
+        (labels[a], labels[b]): rows[a][b + 1] for a, b in pairs if rows[a][b + 1] == rows[b][a + 1]
+    }
+
+
+def _p2p_row(words: list[str]) -> bool:
+    if len(words) < 2 or not re.fullmatch(r"GPU\d+", words[0]) or words.count("X") != 1:
+        return False
+    return all(word == "X" or _P2P.fullmatch(word) for word in words[1:])
+
+
+def described(gpus: Iterable[Gpu], answers: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Add what the other answers say of each GPU."""
+    listed = gpu_list(answers.get("gpu_list", ""))
+    asked = gpu_query(answers.get("gpu_query", ""))
+    links = active_links(answers.get("nvlink", ""))
+    return tuple(
+        _described(gpu, listed.get(gpu.index), asked.get(gpu.index, {}), links.get(gpu.index))
+        for gpu in gpus
+    )
+
+
+def _described(
+    gpu: Gpu, listed: Listed | None, asked: Mapping[str, str], links: tuple[int, int] | None
+) -> Gpu:
+    memory = re.match(r"\d+", asked.get("memory.total", ""))
+    return replace(
+        gpu,
+        name=asked.get("name") or (listed.name if listed else None),
+        memory=int(memory[0]) if memory else None,
+        bus=asked.get("pci.bus_id"),
+        driver=asked.get("driver_version"),
+        mig=listed.mig if listed else None,
+        nvlinks=links,
+    )

@@ -1,0 +1,315 @@
+"""`nvidia-smi topo -m`, from K80 to B300, also where a log or an editor has damaged it.
+
+Five forms are known (their edges are inferred from dated captures; 590 to 610 are exact):
+
+0  drivers ~340-352   NICs by device name, CPU Affinity, SOC; legend "Path traverses ..."
+1  361-375            likewise; legend "Connection traversing ..."
+2  384-~435           SYS instead of SOC, and NODE
+3  ~440-~525          NUMA Affinity; NICs become NICn with a legend of their own
+4  from ~530          GPU NUMA ID
+
+Nothing is taken from where it stands on the line: tabs become spaces, the header loses its indent.
+A row is believed if it has one cell per device and its `X` on the diagonal, a pair if both of its
+cells agree, a device's name if header and row agree. What fails is left out and noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from dslaunch.topology.model import Status
+
+_ESCAPES = re.compile(r"\x1b?\[[0-9;]*m")
+"""Underlining, which is printed into files too; some logs drop the escape character of it."""
+_CODE = r"NV[1-9]\d?|PIX|PXB|PHB|PSB|NODE|SYS|SOC"
+_CELLS = re.compile(rf"(?:X|{_CODE})+")
+_CELL = re.compile(rf"X|{_CODE}")
+_TAIL = re.compile(r"[\d,-]+|N/A")
+_DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|\S+")
+_COUNTED = re.compile(r"(GPU|NIC)(\d+)")
+_NAMED = re.compile(r"GPU\d+|NIC\d+|[a-z]\w*\d\w*")
+"""What a device can be called; verbs names are as rdma-core makes them: `mlx5_0`, `rocep49s0`."""
+_AFFINITY = re.compile(r"CPU\s+Affinity")
+_LEGEND = re.compile(r"^\s*Legend:")
+_NIC_NAME = re.compile(r"^\s*(NIC\d+):\s+(\S+)\s*$", re.MULTILINE)
+_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """The columns behind the matrix; None: blank, N/A or damaged."""
+
+    cpus: str | None = None
+    numa: str | None = None
+    memory_numa: int | None = None
+
+
+@dataclass(slots=True)
+class Matrix:
+    """What a text says."""
+
+    status: Status = "none"
+    era: int | None = None
+    devices: list[str] = field(default_factory=list)
+    """In the order of the columns, GPUs and NICs."""
+    links: dict[tuple[str, str], str] = field(default_factory=dict)
+    affinity: dict[str, Affinity] = field(default_factory=dict)
+    nic_names: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    label: str
+    cells: tuple[str, ...]
+    tail: tuple[str, ...]
+    cut: bool
+    """Whether the text ends in this row, so that its last word may be a part of one."""
+
+    @property
+    def own(self) -> int | None:
+        """The column of its one `X`; None: there is none, or several."""
+        return self.cells.index("X") if self.cells.count("X") == 1 else None
+
+
+def parse(text: str) -> Matrix:
+    """Read a matrix. A text without one gives status `none`."""
+    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    header, rows, odd = _lines(text)
+    found = Matrix(era=None)
+    found.notes += odd
+    if not rows:
+        return found
+    names = _names(header, rows, found.notes)
+    _fill(found, names, rows)
+    if not found.devices:
+        return Matrix(notes=found.notes)
+    columns = _columns(header)
+    for row in rows:
+        if row.label in found.devices and row.label.startswith("GPU"):
+            found.affinity[row.label] = _affinity(row, columns, rows, found.notes)
+    found.era = _era(text, columns)
+    found.nic_names = _nic_names(text, found)
+    # a name that is missing is no damage of the matrix
+    damaged = any(note for note in found.notes if not note.startswith("no name"))
+    found.status = "partial" if damaged else "ok"
+    return found
+
+
+def _lines(text: str) -> tuple[str, list[_Row], list[str]]:
+    """Find the header and the rows: those of the first matrix, before its legend."""
+    header, odd = "", list[str]()
+    rows: list[_Row] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if _LEGEND.match(line):
+            if rows:
+                break
+            continue
+        cut = number == len(lines) - 1
+        row = _row(line, cut=cut)
+        if row is None:
+            if re.search(r"GPU\d", line) and not _looks_like_row(line):
+                if rows:
+                    break
+                header = line
+            elif _looks_like_row(line) and header:
+                odd.append(f"the row of {line.split()[0][:20]} cannot be read")
+            continue
+        rows.append(row)
+    return header, rows, odd if rows else []
+
+
+def _row(line: str, *, cut: bool) -> _Row | None:
+    words = line.split()
+    if len(words) < 2 or _CELLS.fullmatch(words[0]):
+        return None
+    matrix = list(takewhile(_CELLS.fullmatch, words[1:]))
+    cells = [cell for word in matrix for cell in _CELL.findall(word)]
+    tail = tuple(words[1 + len(matrix) :])
+    if cut and tail and not _TAIL.fullmatch(tail[-1]):
+        tail = tail[:-1]
+    elif cut and cells and not tail and cells[-1].startswith("NV"):
+        cells.pop()  # NV1 may be the beginning of NV12; other words are whole or no words
+    if not cells or not all(_TAIL.fullmatch(word) for word in tail):
+        return None
+    soc = tuple("SYS" if cell == "SOC" else cell for cell in cells)
+    return _Row(words[0], soc, tail, cut)
+
+
+def _looks_like_row(line: str) -> bool:
+    words = line.split()
+    return len(words) > 1 and any(_CELLS.fullmatch(word) for word in words[1:])
+
+
+def _names(header: str, rows: list[_Row], notes: list[str]) -> list[str | None]:
+    """Name the columns; None where header and rows do not agree."""
+    titles = _DEVICE.findall(_AFFINITY.split(header)[0])
+    sizes = Counter(len(row.cells) for row in rows if not row.cut)
+    if titles and (len(titles) in sizes or (len(rows) == 1 and rows[0].cut)):
+        return _checked(titles, rows, notes)
+    if header:
+        notes.append("the header does not fit the rows; the devices are named by their rows")
+    else:
+        notes.append("there is no header; the devices are named by their rows")
+    return _by_rows(rows, notes)
+
+
+def _checked(titles: list[str], rows: list[_Row], notes: list[str]) -> list[str | None]:
+    """Names of the header that no row contradicts."""
+    names: list[str | None] = list(titles)
+    sure: set[int] = set()
+    twice = {title for title, times in Counter(titles).items() if times > 1}
+    for row in rows:
+        if row.own is None or not _size_fits(row, len(titles)):
+            continue
+        if titles[row.own] == row.label:
+            sure.add(row.own)
+        else:
+            names[row.own] = None
+            notes.append(f"the row of {row.label} is {titles[row.own]} in the header")
+    gaps = _gaps(titles)
+    for column, title in enumerate(titles):
+        doubtful = gaps & {_kind(title)} and column not in sure
+        if title in twice or doubtful or not _NAMED.fullmatch(title):
+            names[column] = None
+            notes.append(f"column {column + 1} of the header, {title[:20]}, is doubtful")
+    return names
+
+
+def _by_rows(rows: list[_Row], notes: list[str]) -> list[str | None]:
+    """Name columns by the rows that have their `X` there; nothing if that is ambiguous."""
+    sizes = Counter(len(row.cells) for row in rows if row.own is not None and not row.cut)
+    size = sizes.most_common(1)[0][0] if sizes else 0
+    names: list[str | None] = [None] * size
+    for row in rows:
+        if row.own is None or len(row.cells) != size:
+            continue
+        if names[row.own] not in (None, row.label) or not _NAMED.fullmatch(row.label):
+            notes.append(f"the row of {row.label} is in another's place")
+            return []
+        names[row.own] = row.label
+    known = [name for name in names if name]
+    if len(set(known)) < len(known) or _gaps(known):
+        notes.append("the rows do not count the devices from 0 up")
+        return []
+    return names
+
+
+def _kind(name: str) -> str:
+    found = _COUNTED.fullmatch(name)
+    return found[1] if found else ""
+
+
+def _gaps(names: list[str]) -> set[str]:
+    """Which of GPU and NIC are not counted 0, 1, 2 ... as nvidia-smi does."""
+    found: dict[str, list[int]] = {}
+    for match in filter(None, map(_COUNTED.fullmatch, names)):
+        found.setdefault(match[1], []).append(int(match[2]))
+    return {kind for kind, seen in found.items() if seen != list(range(len(seen)))}
+
+
+def _fill(found: Matrix, names: list[str | None], rows: list[_Row]) -> None:
+    """Take the links of the rows that fit; leave out the pairs whose two cells differ."""
+    fitting = [row for row in rows if _fits(row, names)]
+    found.notes += [
+        f"the row of {row.label[:20]} does not fit the header" for row in rows if row not in fitting
+    ]
+    if not fitting:
+        return
+    found.devices = [name for name in names if name]
+    whole = {row.label for row in fitting if len(row.cells) == len(names)}
+    missing = [name for name in found.devices if name not in whole]
+    if missing:
+        found.notes.append(f"there is no whole row of {', '.join(missing)}")
+    if None in names:
+        found.notes.append(f"{names.count(None)} of {len(names)} devices cannot be named")
+    for pair, cells in sorted(_seen(fitting, names).items()):
+        a, b = (found.devices[at] for at in pair)
+        if len(cells) == 1:
+            found.links[a, b] = cells.pop()
+        else:
+            found.notes.append(f"{a}-{b} is {' and '.join(sorted(cells))}")
+
+
+def _seen(rows: list[_Row], names: list[str | None]) -> dict[tuple[int, int], set[str]]:
+    """What the rows say of each pair of devices that have names, which are counted."""
+    order = {name: at for at, name in enumerate(filter(None, names))}
+    seen: dict[tuple[int, int], set[str]] = {}
+    for row in rows:
+        for name, cell in zip(names, row.cells, strict=False):
+            if name and name != row.label:
+                a, b = sorted((order[row.label], order[name]))
+                seen.setdefault((a, b), set()).add(cell)
+    return seen
+
+
+def _fits(row: _Row, names: list[str | None]) -> bool:
+    if row.own is None or row.own >= len(names) or names[row.own] != row.label:
+        return False
+    return _size_fits(row, len(names))
+
+
+def _size_fits(row: _Row, size: int) -> bool:
+    return len(row.cells) == size or (row.cut and len(row.cells) < size)
+
+
+def _columns(header: str) -> int:
+    """How many columns the header announces behind the matrix."""
+    titles = (r"CPU\s+Affinity", r"NUMA\s+Affinity", r"GPU\s+NUMA\s+ID")
+    there = [re.search(title, header) is not None for title in titles]
+    return sum(there) if there == sorted(there, reverse=True) else 0
+
+
+def _affinity(row: _Row, columns: int, rows: list[_Row], notes: list[str]) -> Affinity:
+    """Read the words behind the cells; by their order, since their shapes are the same."""
+    tail = row.tail
+    if row.cut and tail and not any(tail == other.tail for other in rows if other is not row):
+        notes.append(f"the text ends in the row of {row.label}")
+        tail = tail[:-1]
+    if not set(tail) - {"N/A"}:
+        return Affinity()
+    if len(tail) != columns:
+        notes.append(f"the affinity of {row.label} cannot be told from what is there")
+        return Affinity()
+    cpus, numa, memory = [*map(_list, tail), None, None, None][:3]
+    if any(word != "N/A" and _list(word) is None for word in tail):
+        notes.append(f"the affinity of {row.label} is damaged")
+        return Affinity()
+    return Affinity(cpus, numa, int(memory) if memory and memory.isdigit() else None)
+
+
+def _list(word: str) -> str | None:
+    """A list of numbers and ranges that ascend; None for anything else."""
+    if not _LIST.fullmatch(word):
+        return None
+    ranges = [list(map(int, part.split("-"))) for part in word.split(",")]
+    return word if all(part == sorted(part) for part in ranges) else None
+
+
+def _era(text: str, columns: int) -> int | None:
+    if columns == 3:
+        return 4
+    if columns == 2:
+        return 3
+    if re.search(r"\bSOC\b", text):
+        if "Path traverses" in text:
+            return 0
+        return 1 if "Connection traversing" in text else None
+    return 2 if re.search(r"\b(?:SYS|NODE)\b", text) else None
+
+
+def _nic_names(text: str, found: Matrix) -> dict[str, str]:
+    """Read the NIC legend: of names that occur twice, one was cut short, so neither counts."""
+    numbered = [name for name in found.devices if re.fullmatch(r"NIC\d+", name)]
+    given = dict(_NIC_NAME.findall(text))
+    times = Counter(given.values())
+    names = {nic: given[nic] for nic in numbered if nic in given and times[given[nic]] == 1}
+    unknown = [nic for nic in numbered if nic not in names]
+    if unknown:
+        shown = ", ".join(unknown) if len(unknown) < 5 else f"{len(unknown)} NICs"
+        found.notes.append(f"no name of {shown}: the NIC legend does not have it")
+    return names

@@ -1,0 +1,115 @@
+"""From what a node answered to what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dslaunch.topology import inventory, matrix, surroundings
+from dslaunch.topology.complaints import complaint
+from dslaunch.topology.model import Gpu, Nic, Topology, Trouble, nvlinks
+
+_MINE = {
+    "gpu_list": r"^GPU \d+: .+ \(UUID: ",
+    "gpu_query": r"^index\s*,",
+    "nvlink": r"^\s*Link \d+: ",
+    "p2p": r"^\s*GPU0\s+X\s+(?:OK|CNS|GNS|TNS|NS|U|DR)\b",
+    "ib": r"^/sys/class/infiniband/\S+/ports/",
+    "ib_net": r"^/sys/class/infiniband/\S+/device/net/",
+    "speeds": r"^/sys/class/net/",
+    "numa": r"/node\d+/cpulist:",
+    "virtual": r"\A(?:virtual|physical)$",
+    "iommu": r"^iommus:",
+    "acs": r"ACSCtl:",
+    "route": r"\bdev \S+.*\bsrc ",
+    "settings": r"^(?:NCCL|GLOO)_\w+=",
+}
+"""How an answer shows itself in a text that holds several."""
+
+
+def answers_in(text: str) -> dict[str, str]:
+    """Name the answers that a recorded text holds, one or many after each other.
+
+    Every reader takes its own lines and skips the others', so all get the whole text. `topo_m` is
+    always among them: what nvidia-smi said instead of a matrix is an answer too.
+    """
+    there = [name for name, line in _MINE.items() if re.search(line, text, re.MULTILINE)]
+    return dict.fromkeys(["topo_m", *there], text)
+
+
+def read(answers: Mapping[str, str]) -> Topology:
+    """Read what one node answered, by the names of `questions.COMMANDS`. Raises nothing.
+
+    An answer that is missing, damaged or a complaint leaves unknown what it would have said;
+    `notes` and `trouble` say which.
+    """
+    said = answers.get("topo_m", "")
+    found = matrix.parse(said)
+    host = surroundings.host(answers)
+    gpus = inventory.described(_gpus(found), answers)
+    notes = list(found.notes)
+    listed = inventory.gpu_list(answers.get("gpu_list", ""))
+    if found.status == "none":
+        return Topology(
+            "none",
+            gpus=inventory.described([Gpu(index) for index in sorted(listed)], answers),
+            notes=tuple(notes),
+            trouble=_trouble(said, found),
+            host=host,
+        )
+    if listed and found.status == "ok" and set(listed) != {gpu.index for gpu in gpus}:
+        notes.append(f"`nvidia-smi -L` lists {len(listed)} GPUs, the matrix has {len(gpus)}")
+    denied = inventory.p2p(answers.get("p2p", ""))
+    whole = Topology(
+        found.status,
+        gpus=gpus,
+        nics=surroundings.with_ports(_nics(found), answers),
+        links=tuple((a, b, code) for (a, b), code in found.links.items()),
+        p2p=tuple((a, b, said) for (a, b), said in (denied or {}).items() if said != "OK"),
+        p2p_known=denied is not None,
+        era=found.era,
+        notes=tuple(notes),
+        host=host,
+    )
+    return replace(whole, notes=(*whole.notes, *_dead_links(whole)))
+
+
+def _gpus(found: matrix.Matrix) -> list[Gpu]:
+    labels = [name for name in found.devices if re.fullmatch(r"GPU\d+", name)]
+    none = matrix.Affinity()
+    near = {label: found.affinity.get(label, none) for label in labels}
+    return [
+        Gpu(int(label[3:]), near[label].cpus, near[label].numa, near[label].memory_numa)
+        for label in labels
+    ]
+
+
+def _nics(found: matrix.Matrix) -> tuple[Nic, ...]:
+    """NICs with the names of their devices: from the legend, or before it, their own labels."""
+    labels = [name for name in found.devices if not re.fullmatch(r"GPU\d+", name)]
+    numbered = re.compile(r"NIC\d+")
+    return tuple(
+        Nic(label, found.nic_names.get(label) if numbered.fullmatch(label) else label)
+        for label in labels
+    )
+
+
+def _trouble(said: str, found: matrix.Matrix) -> Trouble:
+    if found.notes:
+        why = "; ".join(found.notes[:3])
+        return Trouble("unreadable", f"the matrix is too damaged: {why}", "record it again")
+    return complaint(said)
+
+
+def _dead_links(topology: Topology) -> list[str]:
+    """NVLinks that are down: the matrix shows what is active, so it alone would not say."""
+    return [
+        f"{gpu.label} has {gpu.nvlinks[0]} of {gpu.nvlinks[1]} NVLinks active"
+        for gpu in topology.gpus
+        if gpu.nvlinks and gpu.nvlinks[0] < gpu.nvlinks[1] and _linked(topology, gpu)
+    ]
+
+
+def _linked(topology: Topology, gpu: Gpu) -> bool:
+    return any(nvlinks(topology.link(gpu.label, other)) for other in topology.gpu_labels)

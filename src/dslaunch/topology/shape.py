@@ -1,0 +1,222 @@
+"""What a machine's links amount to: NVLink islands, the NIC of each GPU, the ring, one line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
+
+MOST_SEARCHED = 12
+"""The most GPUs for which rings are searched; with more, only their own order is looked at."""
+DIRECT = ("PIX", "PSB", "PXB")
+"""Links over which NCCL lets a NIC reach a GPU's memory by itself (NCCL 2.30, NCCL_NET_GDR_LEVEL's
+default is PXB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The nearest NICs of a GPU."""
+
+    gpu: int
+    link: str | None
+    """None: there is no NIC, or no link to one is known."""
+    nics: tuple[Nic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring through all GPUs whose worst link is as near as can be."""
+
+    order: tuple[int, ...]
+    worst: str
+    between: tuple[int, int]
+
+
+def islands(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """GPUs that reach each other over NVLink, over others too; a GPU without any is alone."""
+    rest = [gpu.index for gpu in topology.gpus]
+    found = []
+    while rest:
+        island, reached = [], [rest[0]]
+        while reached:
+            here = reached.pop()
+            island.append(here)
+            rest.remove(here)
+            reached += [g for g in rest if g not in reached and linked(topology, here, g)]
+        found.append(tuple(sorted(island)))
+    return tuple(found)
+
+
+def linked(topology: Topology, a: int, b: int) -> int:
+    """How many NVLinks two GPUs have directly."""
+    return nvlinks(topology.link(f"GPU{a}", f"GPU{b}"))
+
+
+def usable(nics: Sequence[Nic]) -> tuple[Nic, ...]:
+    """The NICs that ranks can talk over: no bonds, none that is down, of one kind of fabric.
+
+    Where some are InfiniBand, those that are Ethernet are for storage or management.
+    """
+    chosen = [nic for nic in nics if not nic.bond and nic.active is not False]
+    if any(nic.layer == "InfiniBand" for nic in chosen):
+        chosen = [nic for nic in chosen if nic.layer != "Ethernet"]
+    return tuple(chosen)
+
+
+def nearest(topology: Topology) -> tuple[Near, ...]:
+    """The nearest usable NICs of each GPU."""
+    return tuple(_nearest(topology, gpu, usable(topology.nics)) for gpu in topology.gpus)
+
+
+def _nearest(topology: Topology, gpu: Gpu, nics: Sequence[Nic]) -> Near:
+    links = [(nic, topology.link(gpu.label, nic.label)) for nic in nics]
+    known = [(nic, link) for nic, link in links if link]
+    if not known:
+        return Near(gpu.index, None)
+    best = min((link for _, link in known), key=distance)
+    return Near(gpu.index, best, tuple(nic for nic, link in known if link == best))
+
+
+def mesh(topology: Topology, gpus: Sequence[int] | None = None) -> str | None:
+    """The one NVLink that all pairs have, such as `NV18`; None: they differ, or have none."""
+    labels = [f"GPU{i}" for i in gpus] if gpus is not None else list(topology.gpu_labels)
+    pairs = [(a, b) for n, a in enumerate(labels) for b in labels[n + 1 :]]
+    codes = {topology.link(a, b) for a, b in pairs}
+    code = codes.pop() if len(codes) == 1 else None
+    return code if nvlinks(code) else None
+
+
+def ring(topology: Topology) -> Ring | None:
+    """The best ring through all GPUs; None: fewer than two, or some links are not known."""
+    gpus = [gpu.index for gpu in topology.gpus]
+    links = {(a, b): topology.link(f"GPU{a}", f"GPU{b}") for a in gpus for b in gpus if a != b}
+    known = {pair: link for pair, link in links.items() if link}
+    if len(gpus) < 2 or len(known) < len(links):
+        return None
+    levels = sorted({distance(link) for link in known.values()})
+    for level in levels:
+        near = {pair for pair, link in known.items() if distance(link) <= level}
+        order = _ring(gpus, near) if len(gpus) <= MOST_SEARCHED else _in_order(gpus, near)
+        if order:
+            hops = [*zip(order, (*order[1:], order[0]), strict=True)]
+            worst = max(hops, key=lambda hop: distance(known[hop]))
+            return Ring(order, known[worst], worst)
+    return None
+
+
+def _in_order(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
+    hops = zip(gpus, (*gpus[1:], gpus[0]), strict=True)
+    return tuple(gpus) if all(hop in near for hop in hops) else ()
+
+
+def _ring(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
+    """Find a ring over near links; of the paths over a set of GPUs, one for each end is kept."""
+    start, others = gpus[0], gpus[1:]
+    paths: dict[tuple[frozenset[int], int], tuple[int, ...]] = {(frozenset(), start): (start,)}
+    for _ in others:
+        longer: dict[tuple[frozenset[int], int], tuple[int, ...]] = {}
+        for (seen, end), path in paths.items():
+            for g in others:
+                if g not in seen and (end, g) in near:
+                    longer.setdefault((seen | {g}, g), (*path, g))
+        paths = longer
+    closed = (path for (_, end), path in paths.items() if (end, start) in near)
+    return next(closed, ())
+
+
+def shown_islands(topology: Topology) -> str:
+    """The NVLink islands in words: `0-3 4-7`; a `-` where no GPU has NVLink."""
+    joined = [island for island in islands(topology) if len(island) > 1]
+    return " ".join(_span(island) for island in joined) or "-"
+
+
+def _span(numbers: tuple[int, ...]) -> str:
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers))
+
+
+def sockets(topology: Topology) -> str | None:
+    """Where the GPUs are, in words: sockets if known, else NUMA nodes or sets of CPUs."""
+    if topology.host.sockets:
+        return _counted(topology.host.sockets, "socket")
+    for what, near in (
+        ("NUMA node", {gpu.numa for gpu in topology.gpus}),
+        ("set", {gpu.cpus for gpu in topology.gpus}),
+    ):
+        if near and None not in near and (len(near) > 1 or what != "set"):
+            return _counted(len(near), what) + (" of CPUs" if what == "set" else "")
+    return None
+
+
+def model(name: str) -> str:
+    """A GPU's name without its maker and memory's kind: `H100 80GB`, `A100-SXM4-40GB`, `L40S`."""
+    short = re.sub(r"^(?:NVIDIA|Tesla|NVIDIA Tesla)\s+", "", name)
+    return re.sub(r"\s+HBM\d\w*$", "", short)
+
+
+def models(topology: Topology) -> str:
+    """Which GPUs there are: `8x H100 80GB`; of more kinds, each: `1x T1000 + 1x V100`."""
+    names = Counter(_model(gpu) for gpu in topology.gpus)
+    return " + ".join(f"{times}x {name}" for name, times in names.items()) or "no GPU"
+
+
+def _model(gpu: Gpu) -> str:
+    if gpu.name is None:
+        return "GPU"
+    name = model(gpu.name)
+    with_memory = gpu.memory is None or re.search(r"\d\s?GB\b", name)
+    return name if with_memory else f"{name} {round((gpu.memory or 0) / 1024)}GiB"
+
+
+def summary(topology: Topology) -> str:
+    """Say in one line what a machine is: `8x H100 80GB, NV18 full mesh, GPU-NIC PIX 8/8`."""
+    if topology.status == "none":
+        trouble = topology.trouble
+        return f"unknown: {trouble.message}" if trouble else "unknown"
+    parts = [models(topology), _gpu_links(topology), _nic_links(topology), sockets(topology)]
+    if topology.status == "partial":
+        parts.append("read in part")
+    return ", ".join(part for part in parts if part)
+
+
+def _gpu_links(topology: Topology) -> str | None:
+    if len(topology.gpus) < 2:
+        return None
+    if code := mesh(topology):
+        return f"{code} full mesh" if len(topology.gpus) > 2 else f"{code} bridge"
+    links = [topology.link(a, b) for a, b in _pairs(topology)]
+    if None in links:
+        return f"{'/'.join(sorted({link for link in links if link}, key=distance))} where read"
+    joined = [island for island in islands(topology) if len(island) > 1]
+    others = Counter(link for link in links if link and not nvlinks(link))
+    far = "/".join(sorted(others, key=distance))
+    if not joined:
+        return f"{far} between GPUs, no NVLink" if far else None
+    if len(joined) == 1 and len(joined[0]) == len(topology.gpus):
+        return f"NVLink mesh, {far} elsewhere" if far else "uneven NVLink mesh"
+    codes = {mesh(topology, island) for island in joined}
+    code = codes.pop() if len(codes) == 1 else None
+    sizes = "+".join(str(len(island)) for island in islands(topology))
+    return f"{code or 'NVLink'} islands {sizes}" + (f", {far} between" if far else "")
+
+
+def _pairs(topology: Topology) -> list[tuple[str, str]]:
+    labels = topology.gpu_labels
+    return [(a, b) for n, a in enumerate(labels) for b in labels[n + 1 :]]
+
+
+def _nic_links(topology: Topology) -> str | None:
+    near = nearest(topology)
+    codes = Counter(each.link for each in near if each.link)
+    if not codes:
+        return "no RDMA NIC" if topology.status == "ok" and not topology.nics else None
+    words = [f"{code} {codes[code]}/{len(near)}" for code in sorted(codes, key=distance)]
+    return f"GPU-NIC {' '.join(words)}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
