@@ -74,7 +74,6 @@ def values(batch: Batch, groups: tuple[Group, ...]) -> dict[str, Any]:
         "setup": slurm.setup,
         "master_suffix": slurm.master_suffix,
         "master_port": batch.port or "$((15000 + SLURM_JOB_ID % 10000))",
-        "cpus": "cpus_per_task" in dict(slurm.options),
         "parts": parts,
         "step": _step(batch, parts),
     }
@@ -255,10 +254,16 @@ def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
 
 
 def _step(batch: Batch, parts: list[Part]) -> str:
-    """The srun command. `--export=ALL` holds also where the job was submitted with NONE."""
+    """The srun command. `--export=ALL` holds also where the job was submitted with NONE.
+
+    It does not take the CPUs over from sbatch (SLURM 22.05), whose variable for them has another
+    name in a heterogeneous job.
+    """
     elastic = batch.launch.world.min_nodes is not None
     fate = ["--no-kill", "--kill-on-bad-exit=0"] if elastic else ["--kill-on-bad-exit=1"]
     common = ["srun", *fate, f"--wait={LAST_ONES_WAIT}", "--label", "--export=ALL"]
+    cpus = dict(batch.slurm.options).get("cpus_per_task")
+    common += [f"--cpus-per-task={cpus}"] if cpus else []
     components = []
     for number, part in enumerate(parts):
         het = [f"--het-group={number}"] if len(parts) > 1 else []

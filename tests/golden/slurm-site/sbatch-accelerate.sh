@@ -17,8 +17,6 @@ set -euo pipefail
 # this runs on the first node; no two jobs of a node share a port
 export MASTER_ADDR="${SLURMD_NODENAME}"
 export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
-# srun does not take it over from sbatch any more (SLURM 22.05)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
 # every node runs this; what begins with SLURM_ has its value there
 on_each_node=$(
@@ -33,4 +31,5 @@ exec python3 -m accelerate.commands.launch --num_processes="$ranks" \
 END
 )
 
-srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_node"
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --cpus-per-task=10 bash -c \
+  "$on_each_node"

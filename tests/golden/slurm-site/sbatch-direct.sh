@@ -17,8 +17,6 @@ set -euo pipefail
 # this runs on the first node; no two jobs of a node share a port
 export MASTER_ADDR="${SLURMD_NODENAME}"
 export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
-# srun does not take it over from sbatch any more (SLURM 22.05)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
 # every rank runs this; what begins with SLURM_ has its value there
 on_each_rank=$(
@@ -34,4 +32,5 @@ exec python3 -u train.py --resume auto
 END
 )
 
-srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL bash -c "$on_each_rank"
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --cpus-per-task=10 bash -c \
+  "$on_each_rank"

@@ -35,8 +35,6 @@ set -u
 # this runs on the first node; no two jobs of a node share a port
 export MASTER_ADDR="${SLURMD_NODENAME}i"
 export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
-# srun does not take it over from sbatch any more (SLURM 22.05)
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
 # every node runs this; what begins with SLURM_ has its value there
 on_each_node=$(
@@ -62,9 +60,9 @@ END
 # before the time limit SLURM signals this script, which passes it on to all nodes
 asked=
 trap 'asked=1; kill -USR1 "$step"' USR1
-srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --container-image=/images/train.sqsh \
-  --container-mounts=/data:/data,/home:/home:ro --container-env=MASTER_ADDR,MASTER_PORT bash -c \
-  "$on_each_node" &
+srun --kill-on-bad-exit=1 --wait=300 --label --export=ALL --cpus-per-task=16 \
+  --container-image=/images/train.sqsh --container-mounts=/data:/data,/home:/home:ro \
+  --container-env=MASTER_ADDR,MASTER_PORT bash -c "$on_each_node" &
 step=$!
 while :; do
   seen=$asked code=0
