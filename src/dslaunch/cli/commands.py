@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 NAMES = (
     *("run", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
-    *("render", "nodes", "validate", "init", "schema"),
+    *("preflight", "render", "nodes", "validate", "init", "schema"),
 )
 """In the order of the help. Each is a function of the module that is named like it."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from dslaunch.cluster import schema
+from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import ContainerSection, SlurmSection
 from dslaunch.cluster.yamltext import Document, Path, described
 from dslaunch.errors import Problem
@@ -27,6 +28,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "secrets": schema.SecretFile,
     "job": schema.JobSection,
     "slurm": SlurmSection,
+    "preflight": PreflightSection,
 }
 _EXPECTED = {
     "int_type": "an integer",

@@ -121,6 +121,11 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         secrets=tuple(secret for _, secret in secrets(file)),
         launcher=file.launcher,
         slurm=_slurm(file.slurm),
+        preflight=model.Preflight(
+            tuple(file.preflight.skip),
+            tuple(file.preflight.severity.items()),
+            tuple((name, tuple(own.items())) for name, own in file.preflight.limits.items()),
+        ),
         job=_job(file),
     )
 

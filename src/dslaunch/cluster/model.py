@@ -131,6 +131,17 @@ class Slurm:
 
 
 @dataclass(frozen=True, slots=True)
+class Preflight:
+    """How checks are judged on this cluster."""
+
+    skip: tuple[str, ...] = ()
+    severity: Pairs = ()
+    """Check -> what its failures and warnings count as: `fail`, `warn` or `info`."""
+    limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    """Check -> its thresholds that are not the usual ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Everything that the user says exists."""
 
@@ -146,6 +157,7 @@ class Cluster:
     secrets: tuple[SecretSource, ...] = ()
     launcher: str = "torchrun"
     slurm: Slurm = field(default_factory=Slurm)
+    preflight: Preflight = field(default_factory=Preflight)
     job: JobDefaults | None = None
 
 

@@ -28,6 +28,7 @@ from dslaunch.cluster.kinds import (
     automatic,
     mapped,
 )
+from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import SlurmSection
 
 TITLE = "dslaunch cluster file"
@@ -232,6 +233,9 @@ class ClusterFile(Section):
     )
     slurm: SlurmSection = Field(
         default_factory=SlurmSection, description="What `dslaunch slurm` asks SLURM for."
+    )
+    preflight: PreflightSection = Field(
+        default_factory=PreflightSection, description="How `dslaunch preflight` judges."
     )
     job: JobSection | None = Field(None, description="What runs when nothing else is named.")
 

@@ -16,6 +16,8 @@ class Interface:
     up: bool = True
     speed: int | None = None
     """Mbit/s; None: the driver does not say."""
+    mtu: int | None = None
+    """Bytes; None: the driver does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from dslaunch.node import bridge, files, frames, keeping, links, probe, processes, stacks
+from dslaunch.node import bridge, files, frames, keeping, links, network, probe, processes, stacks
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import Client
 from dslaunch.node.journal import FileJournal, Journal
@@ -337,7 +337,7 @@ class Agent:
         environment = {**os.environ, **message["env"], **own}
         environment.update(stacks.arm(directory, environment))
         self.ranks = Ranks(message, environment, self)
-        probe.hang_up()
+        network.hang_up()
         if self.links is not None and message.get("link"):
             self.links.dial(message["link"])
         self.ranks.start(probe.absolute(message["cwd"], self.home))

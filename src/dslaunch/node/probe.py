@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import array
 import base64
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
-import threading
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from dslaunch.node import files, keeping
+from dslaunch.node import files, keeping, network, shards
 
 Answer = Dict[str, Any]
-_SIOCGIFCONF = 0x8912
 
 
 class Context(NamedTuple):
@@ -71,64 +65,6 @@ def _read(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _interfaces(_: Any, context: Context) -> List[Answer]:
-    found = [*_ipv4(), *_ipv6()]
-    return [
-        {
-            "name": name,
-            "address": address,
-            "loopback": bool(_flags(name) & 8),
-            "up": bool(_flags(name) & 1),
-            "speed": _speed(name),
-        }
-        for name, address in found
-    ]
-
-
-def _ipv4() -> List[Tuple[str, str]]:
-    """Interface and address pairs; an alias `eth0:1` is given as its interface."""
-    room = array.array("B", bytes(64 * 1024))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-        request = struct.pack("iL", len(room), room.buffer_info()[0])
-        used = struct.unpack("iL", fcntl.ioctl(handle, _SIOCGIFCONF, request))[0]
-    records = [bytes(room[at : at + 40]) for at in range(0, used, 40)]
-    return [
-        (r[:16].split(b"\0")[0].decode().split(":")[0], socket.inet_ntoa(r[20:24])) for r in records
-    ]
-
-
-def _ipv6() -> List[Tuple[str, str]]:
-    """As /proc/net/if_inet6 lists them, link-local ones left out: they need a scope."""
-    lines = [line.split() for line in _read("/proc/net/if_inet6").splitlines()]
-    return [
-        (fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
-        for fields in lines
-        if fields[3] != "20"
-    ]
-
-
-def _flags(name: str) -> int:
-    return int(_read(f"/sys/class/net/{name}/flags") or "0", 16)
-
-
-def _speed(name: str) -> Optional[int]:
-    """Mbit/s, None where the driver does not say."""
-    text = _read(f"/sys/class/net/{name}/speed")
-    return int(text) if text.isdigit() else None
-
-
-def _resolve(names: List[str], context: Context) -> Dict[str, List[str]]:
-    return {name: _addresses(name) for name in names}
-
-
-def _addresses(name: str) -> List[str]:
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _interpreter(path: str, context: Context) -> Optional[str]:
@@ -202,100 +138,10 @@ def _nonce_remove(argument: Answer, context: Context) -> None:
             continue
 
 
-def _listen(argument: Answer, context: Context) -> Answer:
-    """Hold the first free port of `ports` and answer dialers with `token`, until `hang_up`."""
-    taken = []
-    for port in argument["ports"]:
-        try:
-            listener = _bind(port)
-        except OSError as error:
-            taken.append({"port": port, "error": error.strerror})
-            continue
-        _LISTENERS.append(listener)
-        threading.Thread(target=_serve, args=(listener, argument["token"]), daemon=True).start()
-        return {"port": port, "taken": taken}
-    return {"port": None, "taken": taken}
-
-
-_LISTENERS: List[socket.socket] = []
-
-
-def _bind(port: int) -> socket.socket:
-    """Listen on all addresses as a training's store does: both families where there is IPv6."""
-    family = socket.AF_INET6 if os.path.exists("/proc/net/if_inet6") else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("", port))
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _serve(listener: socket.socket, token: str) -> None:
-    while True:
-        try:
-            peer, _ = listener.accept()
-        except OSError:
-            return
-        with peer:
-            try:
-                peer.settimeout(2)
-                peer.sendall(token.encode() + b"\n")
-                peer.recv(1)  # the dialer closes first: TIME_WAIT is on its side, not on the port
-            except OSError:
-                continue
-
-
-def hang_up() -> None:
-    """Let go of the ports that `listen` holds."""
-    while _LISTENERS:
-        listener = _LISTENERS.pop()
-        with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
-        listener.close()
-
-
 def _dial(argument: Answer, context: Context) -> Dict[str, Answer]:
     """Which addresses lead to the listener that knows `token`, and from which address of ours."""
-    answers: Dict[str, Answer] = {}
-    timeout = argument["timeout"]
-
-    def one(address: str) -> None:
-        try:
-            answers[address] = _call(address, argument["port"], argument["token"], timeout)
-        except OSError as error:
-            answers[address] = {"error": error.strerror or str(error)}
-
-    threads = [threading.Thread(target=one, args=(a,), daemon=True) for a in argument["addresses"]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout + 1)
-    return {a: answers.get(a, {"error": "timed out"}) for a in argument["addresses"]}
-
-
-def _call(address: str, port: int, token: str, timeout: float) -> Answer:
-    with socket.create_connection((address, port), timeout) as peer:
-        said = peer.makefile("rb").readline().strip().decode(errors="replace")
-        if said != token:
-            raise OSError("somebody else answers there")
-        return {"local": peer.getsockname()[0]}
-
-
-def established(port: int) -> int:
-    """How many TCP connections of this node lead to `port` of some node."""
-    lines = [
-        line.split()
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for line in _read(table).splitlines()[1:]
-    ]
-    wanted = f":{port:04X}"
-    return sum(fields[3] == "01" and fields[2].endswith(wanted) for fields in lines)
+    targets = {address: [address, argument["port"]] for address in argument["addresses"]}
+    return network.dial({**argument, "targets": targets})
 
 
 def _runs(argument: Any, context: Context) -> List[Answer]:
@@ -317,18 +163,23 @@ def _journal(argument: Answer, context: Context) -> Answer:
     raise FileNotFoundError(2, "this run kept nothing here")
 
 
+def _shards(argument: Answer, context: Context) -> Any:
+    return shards.do({**argument, "path": absolute(argument["path"], context.home)})
+
+
 QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
     "clean": _clean,
     "dial": _dial,
     "files": _files,
     "gpus": _gpus,
-    "interfaces": _interfaces,
+    "interfaces": lambda _, context: network.interfaces(),
     "interpreter": _interpreter,
     "journal": _journal,
-    "listen": _listen,
+    "listen": lambda argument, context: network.listen(argument),
     "nonce_read": _nonce_read,
     "nonce_remove": _nonce_remove,
     "nonce_write": _nonce_write,
-    "resolve": _resolve,
+    "resolve": lambda names, context: network.resolve(names),
     "runs": _runs,
+    "shards": _shards,
 }

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from dslaunch.node import frames, probe, processes
+from dslaunch.node import frames, network, processes
 from dslaunch.node.postmortem import Postmortem
 from dslaunch.node.redact import Redactor
 from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
@@ -182,7 +182,7 @@ class Ranks:
             self.look_at(rank)
         if not self.joined and now - self.asked_joined > JOIN_INTERVAL:
             self.asked_joined = now
-            self.joined = probe.established(self.port) >= len(self.expected)
+            self.joined = network.established(self.port) >= len(self.expected)
             if self.joined:
                 self.say("joined", frames.NO_RANK)
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
 from dslaunch.run import boot
+from dslaunch.transport import program
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -187,7 +188,7 @@ class Session:
 
     def _open(self, *, join: bool) -> None:
         """Start the program at the other end. Raises OSError."""
-        channel = self._connection.start(boot.boot_line(self._node))
+        channel = self._connection.start(program.line(self._node))
         with contextlib.suppress(OSError):  # a program that died says why on its other streams
             channel.write(boot.boot_text(self._agent, join=join))
         self._channel = channel
@@ -297,7 +298,7 @@ class Session:
         code = self._channel.wait(2)
         words = self._channel.stderr().strip() or self._noise.decode(errors="replace").strip()
         words = words[-600:]
-        if code == boot.NO_PYTHON and "no python3" in words:
+        if code == program.NO_PYTHON and "no python3" in words:
             return NodeFailure(
                 self.host,
                 "no-python",

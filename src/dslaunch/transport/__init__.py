@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.transport.base import Transport
 
-_SHARED = ("base", "classify", "pool", "process", "retry")
+_SHARED = ("base", "classify", "pool", "process", "program", "retry")
 
 
 def names() -> tuple[str, ...]:

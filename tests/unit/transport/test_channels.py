@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeFailure, UsageError
-from dslaunch.run.boot import Agent, boot_line, boot_text
+from dslaunch.run.boot import Agent, boot_text
 from dslaunch.run.session import LostError, Session
+from dslaunch.transport import program
 from dslaunch.transport.fake import Answer, FakeTransport
 from dslaunch.transport.local import LocalTransport
 from dslaunch.transport.pool import connect_all
@@ -132,5 +133,5 @@ def test_the_agents_text_is_a_program_and_a_length() -> None:
 
 
 def test_the_boot_line_tries_the_jobs_interpreter_first() -> None:
-    line = boot_line(Node("n", (0,), python="~/my env/bin/python"))
+    line = program.line(Node("n", (0,), python="~/my env/bin/python"))
     assert line.startswith("""for p in "$HOME"'/my env/bin/python' python3; do""")

@@ -1,0 +1,179 @@
+"""`dslaunch preflight`: is this cluster fit to train on, and if not, which node and why."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import options, ui
+from dslaunch.cli.options import Exclude, Include, Label, Nodes
+from dslaunch.errors import PreflightError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dslaunch.cluster.select import Selection
+    from dslaunch.preflight.check import Check, Scope
+    from dslaunch.preflight.choose import Wanted
+    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.judge import Report
+
+Only = Annotated[
+    list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
+]
+Skip = Annotated[list[str] | None, typer.Option(help="All but these checks. Repeatable.")]
+Tier = Annotated[str, typer.Option(help="gate (a second), static, or deep (measures, minutes).")]
+For = Annotated[list[str] | None, typer.Option("--for", help="A need, such as zero-infinity.")]
+Launcher = Annotated[str | None, typer.Option(help="The launcher that will be used.")]
+Save = Annotated[Path | None, typer.Option(help="Write what the nodes answered to a file.")]
+From = Annotated[Path | None, typer.Option("--from", help="Judge saved answers; ask nobody.")]
+Baseline = Annotated[Path | None, typer.Option(help="Say what differs from these saved answers.")]
+Script = Annotated[
+    str | None, typer.Option(help="A script that all nodes must have; default: the file's job.")
+]
+Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show also what passed.")]
+
+
+def preflight(
+    file: options.ClusterFile = None,
+    include: Include = "",
+    exclude: Exclude = "",
+    nodes: Nodes = None,
+    label: Label = None,
+    tier: Tier = "static",
+    only: Only = None,
+    skip: Skip = None,
+    purpose: For = None,
+    launcher: Launcher = None,
+    script: Script = None,
+    save: Save = None,
+    saved: From = None,
+    baseline: Baseline = None,
+    every: Verbose = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the checks.")] = False,
+    explain: Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")] = None,
+) -> None:
+    """Say whether a cluster is fit to train on, and what is wrong where.
+
+    Nothing is changed on the nodes. Exit code 4 if a check failed.
+
+    Example: dslaunch preflight cluster.yaml
+    """
+    from dslaunch.preflight import checks as registry
+    from dslaunch.preflight.choose import Wanted, purposes, tier_of
+    from dslaunch.preflight.judge import judge
+    from dslaunch.preflight.replay import replayed
+
+    known = registry.load()
+    if listed or explain:
+        ui.result(_words_on(known, explain))
+        return
+    wanted = Wanted(tier_of(tier), tuple(only or ()), tuple(skip or ()), purposes(purpose or ()))
+    if saved is not None:
+        scope, facts = replayed(saved)
+    else:
+        which = options.selection(include, exclude, nodes, None, label)
+        scope = _scope(file, which, wanted, launcher, script)
+        facts = _ask(scope, wanted.of(known, scope.cluster), options.find_cluster(file))
+    if save is not None:
+        _write(save, facts.to_json())
+    report = judge(scope, facts, wanted.of(known, scope.cluster))
+    _show(report, baseline, json=json, every=every)
+    if not report.fit:
+        raise typer.Exit(PreflightError.exit_code)
+
+
+def _words_on(known: Mapping[str, Check], name: str | None) -> str:
+    """The list of checks, or all that is to be known of one."""
+    from dslaunch.preflight.choose import unknown
+    from dslaunch.report.preflight import explanation
+
+    if name is None:
+        rows = [(check, known[check].tier, known[check].title) for check in sorted(known)]
+        return ui.table([("CHECK", "TIER", "MAKES SURE THAT"), *rows], ui.width())
+    if name not in known:
+        raise unknown(name, known, "--explain")
+    return "\n".join(explanation(name, known[name]))
+
+
+def _scope(
+    file: Path | None, which: Selection, wanted: Wanted, launcher: str | None, script: str | None
+) -> Scope:
+    """What is checked; without a selection also the spares, which may be needed one day."""
+    from dslaunch.cluster.select import Selection, select
+    from dslaunch.preflight.check import Scope
+    from dslaunch.run.source import find_source
+
+    cluster = options.open_cluster(file)
+    nodes = cluster.nodes
+    if which != Selection():
+        nodes = tuple(p.node for p in select(cluster, which).placements)
+    words = [str(options.find_cluster(file)), *([script] if script else [])]
+    asked = options.read_job(
+        words, module=False, no_python=False, launcher=launcher, env=None, workdir=None, fallback=""
+    )
+    workdir = cluster.storage.workdir or str(Path.cwd())
+    source = find_source(asked.job, Path.cwd(), workdir) if asked.job.program else None
+    return Scope(
+        cluster=cluster,
+        nodes=nodes,
+        launcher=asked.job.launcher,
+        purposes=wanted.purposes,
+        directories=tuple(dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])),
+        root=source.remote if source else "",
+        files=source.digests if source else (),
+        token=secrets.token_hex(8),
+    )
+
+
+def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
+    """Ask the nodes, with a line of progress on a terminal."""
+    from dslaunch.cluster.load import read_text
+    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.runner import Survey
+    from dslaunch.report.preflight import Progress
+
+    progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
+    survey = Survey(scope, checks, progress.note)
+    began = time.time()
+    try:
+        nodes = survey.run()
+    finally:
+        progress.end()
+    return Facts(
+        cluster=read_text(file),
+        file=str(file),
+        token=scope.token,
+        time=began,
+        nodes=nodes,
+        failures=survey.failures,
+        launcher=scope.launcher,
+        purposes=tuple(sorted(scope.purposes)),
+        directories=scope.directories,
+        root=scope.root,
+        files=scope.files,
+    )
+
+
+def _show(report: Report, baseline: Path | None, *, json: bool, every: bool) -> None:
+    from dslaunch.report import preflight as shown
+
+    if json:
+        ui.result(shown.as_json(report))
+        return
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    ui.result("\n".join(shown.rows(report, ui.width(), every=every, colour=colour)))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None

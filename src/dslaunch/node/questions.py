@@ -1,0 +1,298 @@
+"""The kinds of question that a node can be asked. Few and general: what the answers mean is
+judged elsewhere, so that a recorded answer can be judged again."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from dslaunch.node import network
+
+Answer = Dict[str, Any]
+MOST_TEXT = 256 * 1024
+SYSTEM_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def identity() -> Answer:
+    """Who this node is, and who we are on it."""
+    uname = os.uname()
+    return {
+        "hostname": uname.nodename,
+        "kernel": uname.release,
+        "machine": uname.machine,
+        "boot": text_of("/proc/sys/kernel/random/boot_id"),
+        "network": os.readlink("/proc/self/ns/net"),
+        "python": list(sys.version_info[:3]),
+        "executable": sys.executable,
+        "uid": os.getuid(),
+        "home": home(),
+        "cores": len(os.sched_getaffinity(0)),
+        "umask": _umask(),
+    }
+
+
+def home() -> str:
+    """The user's home directory."""
+    return os.path.expanduser("~")
+
+
+def absolute(path: str) -> str:
+    """A path as this node means it: `~` and relative paths start at the user's home."""
+    return os.path.normpath(os.path.join(home(), os.path.expanduser(path)))
+
+
+def text_of(path: str, most: int = MOST_TEXT) -> str:
+    """A file's text, stripped; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _umask() -> int:
+    old = os.umask(0o077)
+    os.umask(old)
+    return old
+
+
+# ---------------------------------------------------------------- at once: the kernel's own tables
+
+
+def _read(paths: List[str]) -> Dict[str, str]:
+    """Texts of files in /proc and /sys, `*` allowed; what is not there is left out."""
+    found = {}
+    for pattern in paths:
+        for path in _matching(pattern):
+            try:
+                with open(path, "rb") as file:
+                    found[path] = file.read(MOST_TEXT).decode(errors="replace").rstrip("\n")
+            except OSError:
+                continue
+    return found
+
+
+def _matching(pattern: str) -> List[str]:
+    if "*" not in pattern:
+        return [pattern]
+    import glob
+
+    return sorted(glob.glob(pattern))
+
+
+def _limits(names: List[str]) -> Dict[str, List[int]]:
+    """Soft and hard limits by the names of Python's `resource`; -1 is unlimited."""
+    import resource
+
+    return {name: list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in names}
+
+
+def _environment(patterns: List[str]) -> Dict[str, str]:
+    """The variables of this session that match; the patterns name no secrets."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+# ---------------------------------------------------------------- in a child: what may hang
+
+
+def _run(argument: Answer) -> Answer:
+    """Run a program: `argv`, or `shell`. Gives `code`, `out`, `err`; code 127: not there."""
+    import subprocess
+
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
+    argv = argument.get("argv") or ["/bin/sh", "-c", argument["shell"]]
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PATH": path, "LC_ALL": "C", **argument.get("env", {})},
+            cwd=home() if os.path.isdir(home()) else "/",
+            check=False,
+        )
+    except FileNotFoundError:
+        return {"code": 127, "out": "", "err": f"{argv[0]}: not found"}
+    texts = {name: getattr(done, f"std{name}")[:MOST_TEXT] for name in ("out", "err")}
+    return {"code": done.returncode, **{k: v.decode(errors="replace") for k, v in texts.items()}}
+
+
+def _path(path: str) -> Answer:
+    """What a path is: kind, owner, space, and the file system that it is on."""
+    import stat
+
+    where = absolute(path)
+    status, space = os.stat(where), os.statvfs(where)
+    kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
+    return {
+        "path": where,
+        "real": os.path.realpath(where),
+        "kind": kind if not stat.S_ISCHR(status.st_mode) else "device",
+        "mode": stat.S_IMODE(status.st_mode),
+        "uid": status.st_uid,
+        "size": space.f_blocks * space.f_frsize,
+        "free": space.f_bavail * space.f_frsize,
+        "inodes": space.f_files,
+        "inodes_free": space.f_favail,
+        "writable": os.access(where, os.W_OK),
+        "mount": _mount(os.path.realpath(where)),
+    }
+
+
+def _mount(path: str) -> Optional[Answer]:
+    """The line of /proc/self/mountinfo that a path is below; proc(5)."""
+    best: Optional[Answer] = None
+    for line in text_of("/proc/self/mountinfo", 1 << 22).splitlines():
+        left, _, right = line.partition(" - ")
+        fields, more = left.split(), right.split()
+        if len(fields) < 6 or len(more) < 2:
+            continue
+        point = fields[4].encode().decode("unicode_escape") if "\\" in fields[4] else fields[4]
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            options = ",".join([fields[5], *more[2:]])
+            best = {"point": point, "type": more[0], "source": more[1], "options": options}
+    return best
+
+
+def _list(argument: Answer) -> List[Answer]:
+    """Files below a directory whose names match: path, size, owner, age in seconds."""
+    found = []
+    top = absolute(argument["path"])
+    for directory, below, names in os.walk(top):
+        below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
+        for name in fnmatch.filter(names, argument["names"]):
+            status = os.lstat(os.path.join(directory, name))
+            found.append(
+                {
+                    "path": os.path.join(directory, name),
+                    "size": status.st_size,
+                    "uid": status.st_uid,
+                    "age": round(time.time() - status.st_mtime, 1),
+                }
+            )
+    return found[: argument.get("most", 100)]
+
+
+def _write(argument: Answer) -> None:
+    """Make, flush and remove a small file in a directory; with `direct` past the page cache.
+
+    DeepSpeed's asynchronous I/O opens its files with O_DIRECT (deepspeed_aio_common.cpp).
+    """
+    import mmap
+
+    path = os.path.join(absolute(argument["path"]), f".dslaunch-{os.getpid()}-{time.time_ns()}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    handle = os.open(path, flags | (os.O_DIRECT if argument.get("direct") else 0), 0o600)
+    try:
+        page = mmap.mmap(-1, 4096)  # aligned, as O_DIRECT wants it
+        if os.write(handle, page) != 4096:
+            raise OSError(28, "No space left on device")
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+        os.unlink(path)
+
+
+def _packages(names: List[str]) -> Answer:
+    """Versions of installed packages by their .dist-info directories; nothing is imported."""
+    import site
+
+    with contextlib.suppress(Exception):
+        site.main()  # we run without site-packages
+    found: Dict[str, List[str]] = {}
+    for directory in sys.path:
+        for entry in _entries(directory):
+            stem, dot, ending = entry.rpartition(".")
+            name, dash, version = stem.partition("-")
+            plain = name.lower().replace("_", "-").replace(".", "-")
+            if dot and dash and ending in ("dist-info", "egg-info") and plain in names:
+                found.setdefault(plain, [version, directory])
+    return {"prefix": sys.prefix, "versions": found}
+
+
+def _entries(directory: str) -> List[str]:
+    try:
+        return os.listdir(directory or ".")
+    except OSError:
+        return []
+
+
+def _digests(argument: Answer) -> Dict[str, Optional[str]]:
+    """SHA-256 of files below `root`, None where one is missing."""
+    import hashlib
+
+    found: Dict[str, Optional[str]] = {}
+    for path in argument["paths"]:
+        try:
+            with open(os.path.join(absolute(argument["root"]), path), "rb") as file:
+                found[path] = hashlib.sha256(file.read()).hexdigest()
+        except OSError:
+            found[path] = None
+    return found
+
+
+# ---------------------------------------------------------------- with other nodes
+
+
+def _mark(argument: Answer) -> Answer:
+    """Leave a mark of that name in each directory until the end; give each directory's error."""
+    errors: Answer = {}
+    for path in argument["paths"]:
+        where = os.path.join(absolute(path), argument["name"])
+        try:
+            with open(where, "x", encoding="ascii"):
+                errors[path] = None
+        except OSError as error:
+            errors[path] = error.strerror
+    return errors
+
+
+def _marks(argument: Answer) -> Dict[str, List[str]]:
+    """Which of the nodes' marks each directory has. Opened by name: a name never looked up is
+    asked of the server even by an NFS client whose directory cache is old."""
+    return {
+        path: [n for n in argument["names"] if os.path.exists(os.path.join(absolute(path), n))]
+        for path in argument["paths"]
+    }
+
+
+def _unmark(argument: Answer) -> None:
+    for path in argument["paths"]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(absolute(path), argument["name"]))
+
+
+def clean() -> None:
+    """Let go of ports."""
+    network.hang_up()
+
+
+AT_ONCE = ("read", "limits", "environment", "interfaces", "listen")
+"""Kinds that cannot hang."""
+KINDS: Dict[str, Callable[[Any], Any]] = {
+    "read": _read,
+    "limits": _limits,
+    "environment": _environment,
+    "interfaces": lambda _: network.interfaces(),
+    "listen": network.listen,
+    "run": _run,
+    "path": _path,
+    "list": _list,
+    "write": _write,
+    "packages": _packages,
+    "digests": _digests,
+    "mark": _mark,
+    "marks": _marks,
+    "unmark": _unmark,
+    "resolve": network.resolve,
+    "names": lambda _: network.own_names(),
+    "dial": network.dial,
+}

@@ -1,0 +1,193 @@
+"""What a check is: questions to the nodes, and pure functions that judge the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dslaunch.cluster.model import Cluster, Node
+
+Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
+"""`unknown`: it was not answered, and is never shown as passed."""
+LEVELS: tuple[Level, ...] = ("fail", "warn", "unknown", "info", "skip", "pass")
+"""The worst first."""
+Tier = Literal["gate", "static", "deep"]
+TIERS: tuple[Tier, ...] = ("gate", "static", "deep")
+"""`gate`: before every run; `static`: all that needs no GPU work; `deep`: measures, for minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asked of a node; see `node/questions.py` for the kinds. Equal ones are asked once."""
+
+    kind: str
+    argument: Any = None
+    """Fit for JSON."""
+    timeout: float = 10.0
+    """Seconds that it may take on the node."""
+
+    @property
+    def key(self) -> str:
+        """The name under which its answer is recorded."""
+        return f"{self.kind} {json.dumps(self.argument, sort_keys=True)}"
+
+
+Asked = Mapping[str, Question]
+"""Questions by the names that the judge knows them by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is checked, and what the nodes are to be fit for."""
+
+    cluster: Cluster
+    nodes: tuple[Node, ...]
+    launcher: str = "torchrun"
+    purposes: frozenset[str] = frozenset()
+    """What a job needs beside, such as `zero-infinity`; see `PURPOSES`."""
+    directories: tuple[str, ...] = ()
+    """The working directory, and where checkpoints go if that is another."""
+    root: str = ""
+    """The nodes' directory that holds the job's files."""
+    files: tuple[tuple[str, str], ...] = ()
+    """The job's files below it, with their SHA-256 here."""
+    token: str = "0"
+    """New for each preflight: names marks and proves who answers at a port."""
+
+
+PURPOSES = {
+    "zero-infinity": "parameters or optimizer states on the nodes' own NVMe disks",
+    "offload": "optimizer states in the nodes' memory",
+    "mpi": "a launcher that connects from node to node by SSH",
+}
+
+
+class UnansweredError(Exception):
+    """A question has no answer; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one node answered to one check's questions."""
+
+    node: Node
+    scope: Scope
+    asked: Asked
+    recorded: Mapping[str, Mapping[str, Any]]
+    """Question key -> `{"value": ...}` or `{"error": why}`."""
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    """Who the node is; see `questions.identity`."""
+    clock: tuple[float, float] | None = None
+    """How far its clock is ahead of ours, and by how much that may be wrong. Seconds."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """The node's name."""
+        return self.node.host
+
+    def __getitem__(self, name: str) -> Any:
+        """The answer to a question. Raises UnansweredError."""
+        return self.value(self.asked[name])
+
+    def value(self, question: Question) -> Any:
+        """The answer to a question. Raises UnansweredError."""
+        answer = self.recorded.get(question.key, {"error": "it was not asked"})
+        if "error" in answer:
+            raise UnansweredError(answer["error"])
+        return answer["value"]
+
+    def has(self, name: str) -> bool:
+        """Whether a question has an answer."""
+        return "value" in self.recorded.get(self.asked[name].key, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of a node, or of several when they are compared."""
+
+    level: Level
+    found: str
+    """What was measured: lower case, no full stop; the same words for equal nodes, so that these
+    fold."""
+    expected: str = ""
+    fix: str = ""
+    """What to do; empty: the check's own."""
+    see: str = ""
+    """The command that shows it on the node; empty: the check's own."""
+    hosts: tuple[str, ...] = ()
+    """Whom a comparison means."""
+
+
+def passed(found: str) -> Verdict:
+    """All is well."""
+    return Verdict("pass", found)
+
+
+def skipped(why: str) -> Verdict:
+    """The question does not arise."""
+    return Verdict("skip", why)
+
+
+Nodes = Mapping[str, Answers]
+"""Of all nodes that answered, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question that is put to the cluster. Its module's name is its own, `_` for `.`."""
+
+    title: str
+    """A few words: what it makes sure of."""
+    tier: Tier
+    why: str
+    """What happens to a training where it fails."""
+    fix: str
+    see: str
+    """A command with which a person sees the same on the node."""
+    source: str
+    ask: Callable[[Scope], Asked] = lambda scope: {}
+    judge: Callable[[Answers], Iterable[Verdict]] | None = None
+    """Of each node by itself."""
+    compare: Callable[[Nodes], Iterable[Verdict]] | None = None
+    """Of the nodes with each other; a verdict names its hosts."""
+    then: Callable[[Nodes], Mapping[str, Asked]] | None = None
+    """Questions that depend on the first answers, by host."""
+    after: Callable[[Nodes], Mapping[str, Asked]] | None = None
+    """Questions for when all nodes have answered those of `then`."""
+    last: Callable[[Scope, str], Asked] | None = None
+    """Asked of each host at the end, to leave nothing behind."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Thresholds that a cluster file may set, with their units in `limits_mean`."""
+    limits_mean: str = ""
+    root: bool = False
+    """Whether a node must let us be root for the whole answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict of a check on some nodes, complete."""
+
+    check: str
+    level: Level
+    hosts: tuple[str, ...]
+    found: str
+    expected: str = ""
+    fix: str = ""
+    see: str = ""
+
+
+def odd_ones(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str, int]]:
+    """Whose value is not what most have: value, hosts, the most common value, how many have that.
+
+    Without a most common one, the first node's counts as it.
+    """
+    groups: dict[str, list[str]] = {}
+    for host, value in values.items():
+        groups.setdefault(value, []).append(host)
+    common = max(groups, key=lambda value: len(groups[value]), default="")
+    for value, hosts in groups.items():
+        if value != common:
+            yield value, tuple(hosts), common, len(groups[common])

@@ -1,0 +1,104 @@
+"""Whether the directories of a job are one for all nodes: tested with marks, not believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+)  # fmt: skip
+
+
+def _name(scope: Scope, host: str) -> str:
+    return f".dslaunch-{scope.token}-{host}"
+
+
+def _mark(scope: Scope, host: str) -> Question:
+    argument = {"paths": list(scope.directories), "name": _name(scope, host)}
+    return Question("mark", argument, 15)
+
+
+def _seen(scope: Scope) -> Question:
+    names = [_name(scope, node.host) for node in scope.nodes]
+    return Question("marks", {"paths": list(scope.directories), "names": names}, 15)
+
+
+def _then(nodes: Nodes) -> Mapping[str, Asked]:
+    scope = next(iter(nodes.values())).scope if nodes else None
+    if scope is None or not scope.directories:
+        return {}
+    return {host: {"mark": _mark(scope, host)} for host in nodes}
+
+
+def _after(nodes: Nodes) -> Mapping[str, Asked]:
+    return {host: {"seen": _seen(a.scope)} for host, a in nodes.items() if a.scope.directories}
+
+
+def _last(scope: Scope, host: str) -> Asked:
+    argument = {"paths": list(scope.directories), "name": _name(scope, host)}
+    return {"unmark": Question("unmark", argument)} if scope.directories else {}
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    for path in next(iter(nodes.values())).scope.directories:
+        sees = {host: _sees(a, path) for host, a in nodes.items()}
+        yield from (names for names in sees.values() if isinstance(names, Verdict))
+        seen = {host: names for host, names in sees.items() if not isinstance(names, Verdict)}
+        if seen:
+            yield from _judge(path, seen, nodes)
+
+
+def _sees(a: Answers, path: str) -> frozenset[str] | Verdict:
+    """The nodes whose marks this node sees; or why that cannot be said."""
+    try:
+        error = a.value(_mark(a.scope, a.host))[path]
+        found = a.value(_seen(a.scope))[path]
+    except UnansweredError as why:
+        return Verdict("unknown", f"{path}: {why}", hosts=(a.host,))
+    if error is not None:
+        expected, fix = "a directory that can be written", f"make {path} there, and writable"
+        return Verdict("fail", f"{path}: {error}", expected, fix, f"touch {path}/x", (a.host,))
+    hosts = {_name(a.scope, node.host): node.host for node in a.scope.nodes}
+    return frozenset(hosts[name] for name in found if name in hosts)
+
+
+def _judge(path: str, sees: dict[str, frozenset[str]], nodes: Nodes) -> Iterator[Verdict]:
+    hosts, everybody = tuple(sees), frozenset(sees)
+    stated = next(iter(nodes.values())).scope.cluster.storage.shared
+    alone = all(names & everybody == {host} for host, names in sees.items())
+    if len(hosts) == 1:
+        return
+    if all(everybody <= names for names in sees.values()):
+        yield Verdict("pass", f"{path} is shared", hosts=hosts)
+    elif alone and stated is not True:
+        yield Verdict("info", f"{path} is each node's own", hosts=hosts)
+    else:
+        most = max((names & everybody for names in sees.values()), key=len)
+        odd = tuple(h for h in hosts if h not in most) if len(most) > 1 else hosts
+        found = f"{path} is not the directory that the others share"
+        yield Verdict(
+            "fail", found if odd != hosts else f"{path} is not shared", "shared", hosts=odd
+        )
+
+
+CHECK = Check(
+    title="directories that should be shared are, and can be written",
+    tier="gate",
+    why="DeepSpeed writes shards of a checkpoint on every node. Where a directory is shared by "
+    "some nodes and not by others, or not at all and nobody knows, the checkpoint cannot be loaded.",
+    fix="mount the file system there; or set `storage.shared: false`, and dslaunch lets DeepSpeed "
+    "use node-local storage",
+    see="findmnt -T .",
+    source="DeepSpeed 0.19 checkpoint.use_node_local_storage",
+    then=_then,
+    after=_after,
+    last=_last,
+    compare=_compare,
+)

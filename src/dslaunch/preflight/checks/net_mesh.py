@@ -1,0 +1,128 @@
+"""Whether every node reaches every other by TCP, and whether big packets pass."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict
+
+PAYLOAD = 64 * 1024
+"""Bytes that each node sends to its neighbour; more than any frame, less than any buffer."""
+ALL_PAIRS = 64
+"""Up to so many nodes everybody calls everybody; beyond, the next ones round the ring."""
+NEIGHBOURS = 8
+TIMEOUT = 5.0
+VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
+
+
+def _ask(scope: Scope) -> Asked:
+    master = scope.cluster.network.master_port or 0
+    return {
+        "interfaces": Question("interfaces"),
+        "resolve": Question("resolve", [node.host for node in scope.nodes]),
+        "listen": Question("listen", {"ports": [0], "token": scope.token}),
+        **(
+            {"port": Question("listen", {"ports": [master], "token": scope.token})}
+            if master
+            else {}
+        ),
+    }
+
+
+def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
+    argument = {
+        "targets": dict(targets),
+        "token": scope.token,
+        "timeout": TIMEOUT,
+        "payload": {big: PAYLOAD},
+    }
+    return Question("dial", argument, TIMEOUT + 5)
+
+
+def calls(nodes: Nodes) -> dict[str, Question]:
+    """Whom every node calls: all others, or its next ones; its neighbour gets the payload."""
+    hosts = [host for host, a in nodes.items() if address(a) and a.has("listen")]
+    reach = len(hosts) - 1 if len(hosts) <= ALL_PAIRS else NEIGHBOURS
+    found = {}
+    for at, host in enumerate(hosts):
+        others = [hosts[(at + step) % len(hosts)] for step in range(1, reach + 1)]
+        targets = {h: [address(nodes[h]), nodes[h]["listen"]["port"]] for h in others}
+        if targets:
+            found[host] = _dial(targets, nodes[host].scope, others[0])
+    return found
+
+
+def address(a: Answers) -> str | None:
+    """What the others dial: as the cluster file says, as they resolve its name, or as it says."""
+    if a.node.address is not None:
+        return a.node.address
+    own = (
+        [i for i in a["interfaces"] if i["up"] and not i["loopback"]] if a.has("interfaces") else []
+    )
+    real = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
+    named = a["resolve"].get(a.host, []) if a.has("resolve") else []
+    good = [text for text in named if text in real]
+    v4 = [text for text in real if ipaddress.ip_address(text).version == 4]
+    return next(iter([*good, *v4, *real]), None)
+
+
+def _then(nodes: Nodes) -> Mapping[str, Asked]:
+    return {host: {"dial": question} for host, question in calls(nodes).items()}
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    asked = calls(nodes)
+    errors: dict[tuple[str, str], str] = {}
+    unheard = []
+    for host, question in asked.items():
+        answer = nodes[host].recorded.get(question.key, {})
+        if "value" not in answer:
+            unheard.append(host)
+            continue
+        errors |= {(host, to): a["error"] for to, a in answer["value"].items() if "error" in a}
+    for host in [h for h in nodes if h not in asked and len(nodes) > 1] + unheard:
+        yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
+    yield from blamed(errors, asked)
+    fine = tuple(h for h in asked if h not in unheard and not any(h in pair for pair in errors))
+    if fine:
+        yield Verdict("pass", "reaches the other nodes by TCP", hosts=fine)
+
+
+def blamed(errors: dict[tuple[str, str], str], asked: Mapping[str, Any]) -> Iterator[Verdict]:
+    """Who is at fault: whoever has a part in most of the calls that failed, and so on."""
+    left = dict(errors)
+    while left:
+        counts = Counter(host for pair in left for host in pair)
+        host = max(counts, key=lambda h: (counts[h], h))
+        mine = {pair: why for pair, why in left.items() if host in pair}
+        into = {pair: why for pair, why in mine.items() if pair[1] == host}
+        why = Counter((into or mine).values()).most_common(1)[0][0]
+        others = len({h for pair in mine for h in pair} - {host})
+        one = next(iter({h for pair in mine for h in pair} - {host}))
+        whom = f"{others} other nodes" if others > 1 else one
+        way = f"cannot be called by {whom}" if into else f"cannot call {whom}"
+        big = "big" in why
+        fix = (
+            "set the same MTU on its interface, on the other nodes and on the switch" if big else ""
+        )
+        see = "ping -M do -s 1472 NODE" if big else ""
+        yield Verdict("fail", f"{way}: {why.lower()}", "an answer", fix, see, (host,))
+        left = {pair: why for pair, why in left.items() if host not in pair}
+
+
+CHECK = Check(
+    title="every node reaches every other by TCP, with big packets too",
+    tier="static",
+    why="NCCL and gloo connect all ranks with each other on any port. A firewall between two nodes "
+    "shows as a hang of 10 to 30 minutes; a too small MTU on the way lets small messages pass and "
+    "hangs at the first gradient.",
+    fix="open all TCP ports between the nodes: firewalld, ufw, nftables, security groups",
+    see="nc -vz NODE PORT",
+    source="NCCL documentation, troubleshooting: networking; pytorch#25767",
+    ask=_ask,
+    then=_then,
+    compare=_compare,
+)

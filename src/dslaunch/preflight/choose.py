@@ -1,0 +1,78 @@
+"""Which checks are made, and for what. Raises errors that name what is near."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dslaunch.cluster.model import Cluster
+from dslaunch.errors import UsageError
+from dslaunch.preflight.check import PURPOSES, TIERS, Check, Tier
+from dslaunch.preflight.checks import of_tier
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asks for. A word without a point stands for all of its checks: `gpu`."""
+
+    tier: Tier = "static"
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    purposes: frozenset[str] = frozenset()
+
+    def of(self, checks: Mapping[str, Check], cluster: Cluster) -> dict[str, Check]:
+        """The checks of the tier, or those named, less those skipped. Raises UsageError."""
+        check_settings(cluster, checks)
+        named = _named(checks, self.only, "--only")
+        wanted = named or set(of_tier(dict(checks), self.tier))
+        left_out = _named(checks, self.skip, "--skip")
+        if not named:
+            left_out |= _named(checks, cluster.preflight.skip, "the cluster file's `preflight`")
+        return {name: check for name, check in checks.items() if name in wanted - left_out}
+
+
+def _named(checks: Mapping[str, Check], words: Iterable[str], option: str) -> set[str]:
+    found: set[str] = set()
+    for word in (w for text in words for w in text.split(",")):
+        meant = {name for name in checks if name == word or name.startswith(f"{word}.")}
+        if not meant:
+            raise unknown(word, checks, option)
+        found |= meant
+    return found
+
+
+def unknown(word: str, checks: Iterable[str], option: str) -> UsageError:
+    """There is no such check."""
+    close = difflib.get_close_matches(word, list(checks), 1)
+    hint = f"did you mean `{close[0]}`?" if close else "`dslaunch preflight --list` names them"
+    return UsageError(f"{option}: no check is named `{word}`", hint=hint)
+
+
+def check_settings(cluster: Cluster, checks: Mapping[str, Check]) -> None:
+    """Raise UsageError for a check or threshold that the cluster file names and none has."""
+    own = cluster.preflight
+    for name in (*dict(own.severity), *dict(own.limits)):
+        if name not in checks:
+            raise unknown(name, checks, "the cluster file's `preflight`")
+    for name, limits in own.limits:
+        for word in dict(limits):
+            if word not in checks[name].limits:
+                has = ", ".join(checks[name].limits) or "none"
+                raise UsageError(f"`preflight.limits.{name}.{word}`: its thresholds are: {has}")
+
+
+def tier_of(word: str) -> Tier:
+    """A tier by its name. Raises UsageError."""
+    for tier in TIERS:
+        if tier == word:
+            return tier
+    raise UsageError(f"--tier {word}: there are {', '.join(TIERS)}")
+
+
+def purposes(words: Sequence[str]) -> frozenset[str]:
+    """What a job needs beside. Raises UsageError."""
+    for word in words:
+        if word not in PURPOSES:
+            raise UsageError(f"--for {word}: there are: {', '.join(PURPOSES)}")
+    return frozenset(words)

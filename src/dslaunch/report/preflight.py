@@ -1,0 +1,161 @@
+"""A preflight for people: the worst first, equal answers of many nodes in one line. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TextIO
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.preflight.check import Check, Finding, Level, Scope
+from dslaunch.preflight.judge import Report
+
+WORDS: Mapping[Level, str] = {
+    "fail": "FAIL",
+    "warn": "warn",
+    "unknown": "????",
+    "info": "info",
+    "skip": "skip",
+    "pass": "ok",
+}
+COLOURS: Mapping[Level, str] = {
+    "fail": "\x1b[1;31m",
+    "warn": "\x1b[33m",
+    "unknown": "\x1b[35m",
+    "pass": "\x1b[32m",
+}
+PLAIN = "\x1b[0m"
+
+
+def rows(report: Report, width: int | None, *, every: bool, colour: bool) -> Iterator[str]:
+    """The findings, then a line that sums up; without `every` what passed is only counted."""
+    shown = [f for f in report.findings if every or f.level not in ("pass", "skip")]
+    name = max((len(f.check) for f in shown), default=0)
+    for finding in shown:
+        yield from finding_rows(finding, name, width, colour=colour)
+    yield summary(report)
+
+
+def finding_rows(finding: Finding, name: int, width: int | None, *, colour: bool) -> Iterator[str]:
+    """One finding: what and where, then what to do."""
+    word = f"{WORDS[finding.level]:<4}"
+    painted = f"{COLOURS[finding.level]}{word}{PLAIN}" if finding.level in COLOURS else word
+    found = finding.found + (f"; expected: {finding.expected}" if finding.expected else "")
+    text = f"{finding.check:<{name}}  {fold(finding.hosts)}: {found}"
+    first, *more = _wrapped(text, width, " " * 6, " " * (name + 8))
+    yield (painted if colour else word) + first[4:]
+    yield from more
+    for what, words in (("fix", finding.fix), ("see", finding.see)):
+        if words:
+            yield from _wrapped(f"{what}: {words}", width, " " * (name + 8), " " * (name + 13))
+
+
+def _wrapped(text: str, width: int | None, first: str, further: str) -> list[str]:
+    if width is None:
+        return [first + text]
+    room = max(width, len(further) + 30)
+    wrapper = textwrap.TextWrapper(
+        room,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapper.wrap(text) or [first]
+
+
+def summary(report: Report) -> str:
+    """How many nodes, and how many findings of each kind."""
+    silent = len(report.facts.failures)
+    nodes = f"{len(report.scope.nodes)} nodes" + (f", {silent} did not answer" if silent else "")
+    kinds = (("fail", "failed"), ("warn", "warnings"), ("unknown", "unknown"), ("pass", "passed"))
+    counts = [f"{report.count(level)} {word}" for level, word in _typed(kinds)]
+    verdict = "fit to train on" if report.fit else "NOT fit to train on"
+    return f"{nodes}: {', '.join(counts)}: {verdict}"
+
+
+def _typed(kinds: tuple[tuple[str, str], ...]) -> Iterator[tuple[Level, str]]:
+    words: dict[str, Level] = {level: level for level in WORDS}
+    for level, word in kinds:
+        yield words[level], word
+
+
+def as_json(report: Report) -> str:
+    """The same for machines."""
+    return json.dumps(
+        {
+            "cluster": report.scope.cluster.name,
+            "time": report.facts.time,
+            "fit": report.fit,
+            "nodes": [node.host for node in report.scope.nodes],
+            "findings": [asdict(finding) for finding in report.findings],
+        },
+        indent=2,
+    )
+
+
+class Progress:
+    """How many nodes have connected and answered, as one line at the bottom of a terminal."""
+
+    def __init__(self, scope: Scope, err: TextIO, *, live: bool) -> None:
+        self.hosts = [node.host for node in scope.nodes]
+        self.err, self.live = err, live
+        self.stage = dict.fromkeys(self.hosts, "")
+        self.lock = threading.Lock()
+
+    def note(self, host: str, stage: str) -> None:
+        """A node is that far."""
+        with self.lock:
+            self.stage[host] = stage
+            if self.live:
+                self.err.write(f"\r\x1b[K{str(self)[: columns(self.err) - 3]}")
+                self.err.flush()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.live:
+            self.err.write("\r\x1b[K")
+            self.err.flush()
+
+    def __str__(self) -> str:
+        """Who is waited for."""
+        waiting = [host for host in self.hosts if self.stage[host] in ("", "connected")]
+        done = len(self.hosts) - len(waiting)
+        late = f", waiting for {fold(waiting)}" if waiting else ", comparing"
+        return f"nodes asked: {done} of {len(self.hosts)}{late}"
+
+
+def columns(terminal: TextIO) -> int:
+    """How wide a terminal is."""
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def explanation(name: str, check: Check) -> Iterator[str]:
+    """All that is to be known of a check."""
+    yield f"{name}: {check.title}"
+    own = ", ".join(f"{key} {value:g}" for key, value in check.limits.items())
+    parts = (
+        ("tier", check.tier),
+        ("why", check.why),
+        ("thresholds", f"{own} ({check.limits_mean})" if own else ""),
+        ("fix", check.fix),
+        ("see", check.see),
+        ("source", check.source),
+    )
+    for what, text in parts:
+        if text:
+            yield textwrap.fill(
+                f"{what}: {text}",
+                80,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
