@@ -1,0 +1,264 @@
+"""How many parameters the layers of Hugging Face's models have, by family of architectures. Pure.
+
+A rule gives the modules that hold parameters, from the numbers of a config.json; it raises
+KeyError for one that is missing. The rules were made from, and are tested against, the modeling
+files of transformers 5.23.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dslaunch.deepspeed.memory import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What activations depend on."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    gated: bool = False
+    """The feed-forward part has a gate, as SwiGLU."""
+    rms: bool = False
+    """Norms are RMSNorm as Hugging Face's models write it, in fp32."""
+    act_copies: int = 2
+    """Tensors of the intermediate size that the activation function leaves for backward."""
+    experts: int = 1
+    """Experts that each token passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Modules that are alike: what each one itself holds, and how many there are."""
+
+    params: int
+    count: int = 1
+    shared: bool = False
+    """Its parameters are another layer's too: a layer, but nothing more to count."""
+
+
+Config = Mapping[str, Any]
+Parts = list[Layer]
+
+
+def _linear(inputs: int, outputs: int, bias: bool = False, count: int = 1) -> Layer:
+    return Layer(inputs * outputs + (outputs if bias else 0), count)
+
+
+def total(layers: Sequence[Layer]) -> Model:
+    """The sum and the largest. Raises ValueError if there are none."""
+    params = sum(layer.params * layer.count for layer in layers if not layer.shared)
+    return Model(params, max(layer.params for layer in layers if layer.count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Llama:
+    """How a family of decoders differs from Llama."""
+
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: str = ""
+    """`head`: of a head's size; `full`: of the projections' size."""
+    norms: int = 2
+    fused: bool = False
+    """q, k and v are one module; gate and up are one (Phi-3)."""
+    tied: bool = False
+    """Whether input and output embedding are one where the config does not say."""
+    head_dim: int | None = None
+    layer_norm: bool = False
+    gated: bool = True
+
+
+LLAMA_LIKE = {
+    "llama": _Llama(),
+    "mistral": _Llama(),
+    "granite": _Llama(),
+    "qwen2": _Llama(qkv_bias=True),
+    "qwen3": _Llama(qk_norm="head", head_dim=128),
+    "gemma": _Llama(tied=True, head_dim=256),
+    "gemma2": _Llama(tied=True, head_dim=256, norms=4),
+    "phi3": _Llama(fused=True),
+    "olmo2": _Llama(qk_norm="full"),
+    "starcoder2": _Llama(
+        qkv_bias=True, o_bias=True, mlp_bias=True, tied=True, layer_norm=True, gated=False
+    ),
+    "mixtral": _Llama(),
+    "qwen3_moe": _Llama(qk_norm="head"),
+}
+"""`model_type` of decoders that are built as Llama is (transformers 5.23.0, modeling files)."""
+
+
+def _shape(c: Config, spec: _Llama) -> Shape:
+    hidden, heads = c["hidden_size"], c["num_attention_heads"]
+    head_dim = c.get("head_dim") or spec.head_dim or hidden // heads
+    return Shape(
+        layers=c["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=c.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        intermediate=c.get("moe_intermediate_size") or c["intermediate_size"],
+        vocab=c["vocab_size"],
+        gated=spec.gated,
+        rms=not spec.layer_norm,
+        act_copies=2 if spec.gated else 5,
+        experts=c.get("num_experts_per_tok") or 1,
+    )
+
+
+def _llama(c: Config) -> tuple[Parts, Shape]:
+    spec = LLAMA_LIKE[c["model_type"]]
+    s = _shape(c, spec)
+    embedding = Layer(s.vocab * s.hidden, 1 if c.get("tie_word_embeddings", spec.tied) else 2)
+    norm = Layer(s.hidden * (2 if spec.layer_norm else 1), spec.norms * s.layers + 1)
+    return [embedding, norm, *_attention(c, spec, s), *_feed_forward(c, spec, s)], s
+
+
+def _attention(c: Config, spec: _Llama, s: Shape) -> Parts:
+    q, kv, n = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.layers
+    bias = bool(c.get("attention_bias", c.get("use_bias", spec.qkv_bias)))
+    # Qwen 2 has no bias on the way out (transformers, modeling_qwen2.py); others have both or none
+    out = _linear(q, s.hidden, bias and c["model_type"] != "qwen2", n)
+    norms = {"head": (s.head_dim, s.head_dim), "full": (q, kv)}.get(spec.qk_norm, ())
+    more = [Layer(size, n) for size in norms]
+    if spec.fused:
+        return [out, _linear(s.hidden, q + 2 * kv, bias, n), *more]
+    return [out, _linear(s.hidden, q, bias, n), _linear(s.hidden, kv, bias, 2 * n), *more]
+
+
+def _feed_forward(c: Config, spec: _Llama, s: Shape) -> Parts:
+    experts = c.get("num_local_experts") or c.get("num_experts") or 0
+    if experts:
+        return _experts(c, s, experts)
+    n, inner, bias = s.layers, s.intermediate, bool(c.get("mlp_bias", spec.mlp_bias))
+    down = _linear(inner, s.hidden, bias, n)
+    if spec.fused:
+        return [down, _linear(s.hidden, 2 * inner, bias, n)]
+    return [down, _linear(s.hidden, inner, bias, (2 if spec.gated else 1) * n)]
+
+
+def _experts(c: Config, s: Shape, experts: int) -> Parts:
+    """All experts of a layer are one module (transformers 5); some layers may be dense."""
+    step, dense_at = c.get("decoder_sparse_step", 1), set(c.get("mlp_only_layers") or ())
+    sparse = sum(i not in dense_at and (i + 1) % step == 0 for i in range(s.layers))
+    dense = s.layers - sparse
+    return [
+        Layer(experts * 3 * s.intermediate * s.hidden, sparse),
+        Layer(experts * s.hidden, sparse),
+        _linear(s.hidden, c["intermediate_size"], count=3 * dense),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Classic:
+    """Decoders with LayerNorm, biases and a feed-forward part of two matrices: names in configs."""
+
+    hidden: str = "hidden_size"
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    inner: str = "intermediate_size"
+    positions: int | None = None
+    """None: no learned positions; else how many more than max_position_embeddings."""
+    position_key: str = "max_position_embeddings"
+    norms: int = 2
+    fused: bool = True
+    attention_bias: bool = True
+    bias: bool = True
+    head_bias: bool = False
+    embedding_norm: bool = False
+    tied: bool = True
+    activation: str = "gelu_new"
+
+
+CLASSIC = {
+    "gpt2": _Classic("n_embd", "n_layer", "n_head", "n_inner", 0, "n_positions"),
+    "gptj": _Classic(
+        "n_embd", "n_layer", "n_head", "n_inner", norms=1, fused=False, attention_bias=False,
+        head_bias=True, tied=False,
+    ),
+    "gpt_neox": _Classic(tied=False, activation="gelu"),
+    "opt": _Classic(inner="ffn_dim", positions=2, fused=False, activation="relu"),
+    "bloom": _Classic("hidden_size", "n_layer", "n_head", "n_inner", embedding_norm=True),
+    "phi": _Classic(norms=1, fused=False, head_bias=True, tied=False),
+}  # fmt: skip
+
+
+def _classic(c: Config) -> tuple[Parts, Shape]:
+    f = CLASSIC[c["model_type"]]
+    h, n, vocab = c[f.hidden], c[f.layers], c["vocab_size"]
+    inner = c.get(f.inner) or 4 * h
+    heads = c[f.heads]
+    activation = c.get("activation_function") or c.get("hidden_act") or f.activation
+    copies = 5 if activation in ("gelu_new", "gelu_fast", "gelu_pytorch_tanh") else 2
+    shape = Shape(n, h, heads, heads, h // heads, inner, vocab, act_copies=copies)
+    tied = c.get("tie_word_embeddings", f.tied)
+    qkv = (3 * h, 1) if f.fused else (h, 3)
+    parts = [
+        Layer(vocab * h),
+        _linear(h, vocab, f.head_bias, 0 if tied else 1),
+        Layer(2 * h, f.norms * n + 1 + f.embedding_norm),
+        _linear(h, qkv[0], f.attention_bias, qkv[1] * n),
+        _linear(h, h, f.attention_bias, n),
+        _linear(h, inner, f.bias, n),
+        _linear(inner, h, f.bias, n),
+    ]
+    if f.positions is not None:
+        parts.append(Layer((c[f.position_key] + f.positions) * h))
+    return parts, shape
+
+
+def _bert(c: Config) -> tuple[Parts, Shape]:
+    """BERT and RoBERTa as they are trained: with the head for masked words."""
+    h, n, vocab, inner = (
+        c[k] for k in ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size")
+    )
+    heads = c["num_attention_heads"]
+    parts = [
+        Layer(vocab * h),
+        Layer(c["max_position_embeddings"] * h),
+        Layer(c.get("type_vocab_size", 2) * h),
+        Layer(2 * h, 2 * n + 2),
+        _linear(h, h, True, 4 * n + 1),
+        _linear(h, inner, True, n),
+        _linear(inner, h, True, n),
+        Layer(vocab),
+    ]
+    # the output embedding is the input's; with its bias it is one module
+    parts.append(Layer(vocab * h + vocab, shared=True))
+    return parts, Shape(n, h, heads, heads, h // heads, inner, vocab)
+
+
+def _t5(c: Config) -> tuple[Parts, Shape]:
+    h, inner, heads, vocab = c["d_model"], c["d_ff"], c["num_heads"], c["vocab_size"]
+    n, m, width = c["num_layers"], c.get("num_decoder_layers") or c["num_layers"], c["d_kv"]
+    gated = str(c.get("feed_forward_proj", "relu")).startswith("gated")
+    attention = n + 2 * m
+    parts = [
+        Layer(vocab * h, 1 if c.get("tie_word_embeddings", True) else 2),
+        _linear(h, heads * width, count=4 * attention),
+        Layer(c.get("relative_attention_num_buckets", 32) * heads, 2),
+        _linear(h, inner, count=(3 if gated else 2) * (n + m)),
+        Layer(h, 2 * n + 3 * m + 2),
+    ]
+    shape = Shape(n + m, h, heads, heads, width, inner, vocab, gated, rms=True)
+    return parts, shape
+
+
+FAMILIES: dict[str, Callable[[Config], tuple[Parts, Shape]]] = {
+    **dict.fromkeys(LLAMA_LIKE, _llama),
+    **dict.fromkeys(CLASSIC, _classic),
+    "bert": _bert,
+    "roberta": _bert,
+    "t5": _t5,
+    "mt5": _t5,
+}
+"""By `model_type`; the counts are checked against the models of transformers 5.23.0."""

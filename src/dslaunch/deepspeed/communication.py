@@ -1,0 +1,76 @@
+"""What the GPUs send each other in one step of training, and how long that takes at least. Pure.
+
+Volumes are bytes that each GPU sends, as rings do it: (N-1)/N of the data for an all-gather or a
+reduce-scatter, twice that for an all-reduce.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dslaunch.deepspeed.memory import Machines, Model, Strategy
+
+HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One kind of operation on all parameters or gradients."""
+
+    operation: str
+    what: str
+    times: int
+    """In one step, with all its micro-batches."""
+    sent: int
+    """Bytes that each GPU sends, all times together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes per second; None: not stated."""
+
+    network: float | None = None
+    """Of each node to the others."""
+    inside: float | None = None
+    """Of each GPU to the others of its node."""
+
+
+def collectives(
+    model: Model, machines: Machines, strategy: Strategy, width: int = 2, accumulation: int = 1
+) -> tuple[Collective, ...]:
+    """The collectives of one step.
+
+    Stages 1 and 2 reduce gradients by all-reduce, not reduce-scatter, unless
+    use_multi_rank_bucket_allreduce is false (DeepSpeed 0.19.8, zero/config.py and
+    stage_1_and_2.py `average_tensor`): half as much again as the ZeRO paper's 2 per parameter.
+    Stage 2 does so after every micro-batch, stages 0 and 1 once per step. Stage 3 gathers the
+    parameters for every forward and every backward pass.
+    """
+    once, each = 1, accumulation
+    kinds = {
+        0: [("all-reduce", "gradients", once)],
+        1: [("all-reduce", "gradients", once), ("all-gather", "parameters", once)],
+        2: [("all-reduce", "gradients", each), ("all-gather", "parameters", once)],
+        3: [("all-gather", "parameters", 2 * each), ("reduce-scatter", "gradients", each)],
+    }[strategy.stage]
+    ring = width * model.params * (machines.gpus - 1) / machines.gpus
+    return tuple(Collective(op, what, n, int(HOPS[op] * n * ring)) for op, what, n in kinds)
+
+
+def seconds(
+    moved: tuple[Collective, ...], machines: Machines, bandwidth: Bandwidth
+) -> float | None:
+    """The least time for it, with nothing hidden behind computing; None: bandwidth not stated.
+
+    A ring over all GPUs enters and leaves each node once, so a node sends what one GPU does.
+    """
+    sent = sum(each.sent for each in moved)
+    if machines.gpus == 1:
+        return 0.0
+    paths = [bandwidth.inside] if machines.gpus_per_node > 1 else []
+    if machines.nodes > 1:
+        paths.append(bandwidth.network)
+    known = [path for path in paths if path]
+    if not known or (machines.nodes > 1 and not bandwidth.network):
+        return None
+    return sent / min(known)

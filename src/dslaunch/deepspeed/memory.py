@@ -1,0 +1,333 @@
+"""What the model states of a training need: as DeepSpeed's estimators say it, and as it is. Pure.
+
+All figures are bytes. DeepSpeed's tables print them divided by 2^30 and call that GB; here that is
+GiB, and GB is 10^9 bytes. A `gpu` figure is per GPU, `cpu` and `nvme` figures are per node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+GB, GIB = 10**9, 2**30
+BUFFER_FACTOR = 1.5
+"""By which DeepSpeed's estimators multiply CPU memory (0.19.8, `additional_buffer_factor`)."""
+Device = Literal["gpu", "cpu", "nvme"]
+When = Literal["always", "loading", "backward", "step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How large a model is, in parameters."""
+
+    params: int
+    """All, with those that are shared counted once."""
+    largest_layer: int
+    """The most parameters that one module itself holds, without its children's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What it is trained on. All GPUs count as data parallel."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """What ZeRO partitions, and where it keeps it."""
+
+    stage: int
+    optimizer: Device = "gpu"
+    """Where master weights and Adam's moments are, and the step is made (offload_optimizer)."""
+    params: Device = "gpu"
+    """Where the parameters' partitions are (offload_param; stage 3 only)."""
+    zero_init: bool = True
+    """Whether the model is made under `zero.Init`, partitioned from the start; stage 3 only."""
+
+    def __str__(self) -> str:
+        places = [("optimizer", self.optimizer), ("parameters", self.params)]
+        moved = [f"{what} on {where.upper()}" for what, where in places if where != "gpu"]
+        return ", ".join([f"ZeRO-{self.stage}", *moved])
+
+
+FASTEST_FIRST = (
+    Strategy(0),
+    Strategy(1),
+    Strategy(2),
+    Strategy(2, "cpu"),
+    Strategy(3),
+    Strategy(3, zero_init=False),
+    Strategy(3, "cpu"),
+    Strategy(3, "cpu", zero_init=False),
+    Strategy(3, "cpu", "cpu"),
+    Strategy(3, "cpu", "cpu", zero_init=False),
+    Strategy(3, "nvme", "cpu"),
+    Strategy(3, "nvme", "nvme"),
+)
+"""In the order of Hugging Face's DeepSpeed guide (transformers, docs/source/en/deepspeed.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes per GPU and per node."""
+
+    gpu: int
+    cpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that takes memory."""
+
+    name: str
+    place: Device
+    size: float
+    """In bytes, per GPU if `place` is `gpu`, else per node."""
+    when: When = "always"
+
+
+def deepspeed_estimate(
+    model: Model, machines: Machines, strategy: Strategy, factor: float = BUFFER_FACTOR
+) -> Need | None:
+    """What DeepSpeed's estimator says; None where it has none: stages 0 and 1, and NVMe.
+
+    The same to the byte as `estimate_zero2_model_states_mem_needs` and
+    `estimate_zero3_model_states_mem_needs` (0.19.8, zero/stage_1_and_2.py and zero/stage3.py).
+    """
+    if "nvme" in (strategy.optimizer, strategy.params):
+        return None
+    if strategy.stage == 2:
+        return _zero2_estimate(model, machines, strategy.optimizer == "cpu", factor)
+    return _zero3_estimate(model, machines, strategy, factor) if strategy.stage == 3 else None
+
+
+def _zero2_estimate(model: Model, machines: Machines, offload: bool, factor: float) -> Need:
+    total, gpus = model.params, machines.gpus
+    if offload:
+        return Need(2 * total, int(total * max(4 * gpus, 16) * factor))
+    return Need(
+        2 * total + int(18 * total / gpus), int(total * 4 * machines.gpus_per_node * factor)
+    )
+
+
+def _zero3_estimate(model: Model, machines: Machines, strategy: Strategy, factor: float) -> Need:
+    total, share, loading = model.params, 1 / machines.nodes, 4 * machines.gpus_per_node
+    largest = 4 * model.largest_layer
+    if strategy.optimizer == "gpu":
+        loaded = model.largest_layer if strategy.zero_init else total
+        gpu = largest + int(18 * total / machines.gpus)
+        return Need(gpu, int(loaded * 4 * machines.gpus_per_node * factor))
+    per_param = (18 if strategy.params == "cpu" else 16) * share
+    bound = per_param if strategy.zero_init else max(loading, per_param)
+    here = 0 if strategy.params == "cpu" else int(2 * total / machines.gpus)
+    return Need(largest + here, int(total * bound * factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of the config decides about memory; the defaults are DeepSpeed's (0.19.8)."""
+
+    width: Literal[2, 4] = 2
+    """Bytes of a parameter: 2 under fp16 and bf16, 4 in full precision."""
+    reduce_bucket: int = 500_000_000
+    prefetch_bucket: int = 50_000_000
+    max_reuse_distance: int = 1_000_000_000
+    sub_group: int = 1_000_000_000
+    """Parameters that stage 3's optimizer steps through at a time."""
+    overlap_comm: bool | None = None
+    """None: only stage 3 does."""
+    factor: float = BUFFER_FACTOR
+
+
+NVME_BUFFERS = 4
+"""offload_optimizer.buffer_count (DeepSpeed 0.19.8, zero/offload_config.py)."""
+NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
+"""offload_param.buffer_count and .buffer_size, in parameters (likewise)."""
+
+
+def state_parts(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+) -> tuple[Part, ...]:
+    """The model states as they are: what DeepSpeed's estimators leave out or get wrong is mended.
+
+    The sizes were read in the source of 0.19.8 and measured with it; `FAULTS` says what differs.
+    """
+    gpu = _partitioned(model, machines, strategy, settings) if strategy.stage == 3 else ()
+    gpu = gpu or _replicated(model, machines, strategy, settings)
+    return (*gpu, *_host_parts(model, machines, strategy, settings))
+
+
+def _step_parts(shard: float, per_group: float, width: int) -> tuple[Part, ...]:
+    """What the step adds: the gradients flattened, and in fp32 where they are not already."""
+    upcast = 4 if width == 2 else 0
+    return (
+        Part("gradients, flattened for the step", "gpu", width * min(shard, per_group), "step"),
+        Part("gradients in fp32", "gpu", upcast * min(shard, per_group), "step"),
+    )
+
+
+def _replicated(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+) -> tuple[Part, ...]:
+    """Stages 0 to 2: each GPU has all parameters."""
+    total, width = model.params, settings.width
+    shard = total / machines.gpus
+    params = Part("parameters", "gpu", width * total)
+    if strategy.stage == 0:
+        return (params, *_unpartitioned(total, width))
+    kept = total if strategy.stage == 1 else shard
+    if strategy.optimizer != "gpu":
+        late = (Part("gradients", "gpu", width * total, "backward"),) if strategy.stage == 1 else ()
+        return (params, *late)
+    return (
+        params,
+        Part("master weights and Adam's moments", "gpu", 12 * shard),
+        Part("gradients", "gpu", width * kept, "backward"),
+        Part("gradients, this GPU's part", "gpu", width * shard, "step"),
+        *_step_parts(shard, shard, width),
+    )
+
+
+def _unpartitioned(total: int, width: int) -> tuple[Part, ...]:
+    states = (Part("gradients", "gpu", width * total), Part("Adam's moments", "gpu", 8 * total))
+    if width == 4:
+        return states
+    return (
+        *states,
+        Part("master weights", "gpu", 4 * total),
+        Part("gradients in fp32", "gpu", 4 * total, "step"),
+    )
+
+
+def _partitioned(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+) -> tuple[Part, ...]:
+    """Stage 3."""
+    width, shard = settings.width, model.params / machines.gpus
+    largest = Part("largest layer and its gradients", "gpu", 2 * width * model.largest_layer)
+    params = Part("parameters, this GPU's part", "gpu", width * shard)
+    if strategy.optimizer != "gpu":
+        return (largest, params) if strategy.params == "gpu" else (largest,)
+    return (
+        largest,
+        params,
+        Part("gradients, this GPU's part", "gpu", width * shard),
+        Part("master weights and Adam's moments", "gpu", 12 * shard),
+        *_step_parts(shard, settings.sub_group, width),
+    )
+
+
+def _host_parts(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+) -> tuple[Part, ...]:
+    """On the node: what is offloaded, and the model while every process loads it."""
+    node = model.params / machines.nodes
+    each = model.largest_layer if strategy.stage == 3 and strategy.zero_init else model.params
+    loading = 4 * each * machines.gpus_per_node * settings.factor
+    if strategy.stage == 3 and strategy.zero_init and strategy.optimizer != "gpu":
+        loading = 0
+    parts = [Part("the model while it is loaded", "cpu", loading, "loading")]
+    if strategy.optimizer == "cpu":
+        size = (16 + (2 if strategy.params == "cpu" else 0)) * node * settings.factor
+        parts.append(Part("offloaded states, with DeepSpeed's factor", "cpu", size, "step"))
+    if strategy.optimizer == "nvme":
+        parts += _swapped(model, machines, strategy, settings)
+    return tuple(parts)
+
+
+def _swapped(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+) -> tuple[Part, ...]:
+    """Master weights, moments and fp32 gradients on NVMe, through buffers in the CPU's memory."""
+    node, each = model.params / machines.nodes, machines.gpus_per_node
+    group = min(model.params / machines.gpus, settings.sub_group)
+    parts = [
+        Part("offloaded optimizer", "nvme", 16 * node),
+        Part("gradients, 16 bit", "cpu", settings.width * node),
+        Part("swap buffers of the optimizer", "cpu", NVME_BUFFERS * 4 * group * each),
+    ]
+    if strategy.params == "nvme":
+        buffers = NVME_PARAM_BUFFERS * NVME_PARAM_BUFFER * settings.width * each
+        parts += [
+            Part("offloaded parameters", "nvme", settings.width * node),
+            Part("swap buffers of the parameters", "cpu", buffers),
+        ]
+    elif strategy.params == "cpu":
+        parts.append(Part("offloaded parameters", "cpu", settings.width * node))
+    return tuple(parts)
+
+
+def bucket_parts(
+    model: Model, strategy: Strategy, settings: Settings = Settings()
+) -> tuple[Part, ...]:
+    """Buffers for communication, and what stage 3 keeps gathered.
+
+    Stages 1 and 2 have one reduce bucket, or two with overlap_comm, during the backward pass;
+    stage 3 always has one. Stage 3 keeps a parameter gathered whose next use is nearer than
+    stage3_max_reuse_distance parameters: a model smaller than that becomes whole on every GPU.
+    (0.19.8: stage_1_and_2.py `ipg_buckets`, stage3.py, partitioned_param_coordinator.py; measured.)
+    """
+    width = settings.width
+    if strategy.stage == 0:
+        return ()
+    if strategy.stage < 3:
+        buckets = 2 if settings.overlap_comm else 1
+        return (
+            Part("reduce buckets", "gpu", buckets * width * settings.reduce_bucket, "backward"),
+        )
+    gathered = min(model.params, settings.max_reuse_distance + settings.prefetch_bucket)
+    return (
+        Part("reduce bucket", "gpu", width * settings.reduce_bucket),
+        Part("gathered parameters", "gpu", width * gathered, "backward"),
+    )
+
+
+def peak(parts: tuple[Part, ...], place: Device) -> int:
+    """The most bytes that are needed there at one time."""
+    here = [part for part in parts if part.place == place]
+    moments = ("loading", "backward", "step")
+    always = sum(part.size for part in here if part.when == "always")
+    return int(always + max(sum(p.size for p in here if p.when == when) for when in moments))
+
+
+def corrected(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+) -> Need:
+    """The model states per GPU and per node, with the estimators' faults mended."""
+    parts = state_parts(model, machines, strategy, settings)
+    return Need(peak(parts, "gpu"), peak(parts, "cpu"))
+
+
+FAULTS = {
+    "a": "counts the 16-bit gradients once; for the step they are flattened into a second copy",
+    "b": "leaves out the 16-bit parameters that ZeRO-3 keeps on the GPU, 2 bytes each / GPUs",
+    "c": "counts fp32 gradients for all parameters; ZeRO-3 has them for one sub-group at a time",
+    "d": "multiplies the CPU memory of one node by the GPUs of all nodes; and a node holds its "
+    "share of the optimizer, not all of it",
+    "e": "knows 16-bit training only",
+}
+"""What DeepSpeed's estimators (0.19.8) get wrong, each told apart from the rest."""
+
+
+def faults(
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+) -> tuple[str, ...]:
+    """Which of FAULTS are in DeepSpeed's figures for this; empty where they agree with ours."""
+    theirs = deepspeed_estimate(model, machines, strategy, settings.factor)
+    if theirs is None:
+        return ()
+    if settings.width == 4:
+        return ("e",)
+    if strategy.optimizer != "gpu":
+        return ("d",) if strategy.stage == 2 and machines.nodes > 1 else ()
+    if strategy.stage == 2:
+        return ("a",)
+    grouped = model.params / machines.gpus > settings.sub_group
+    return ("a", "b", "c") if grouped else ("a", "b")
