@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import deepspeed
@@ -13,7 +14,7 @@ from torch import nn
 
 
 def main() -> None:
-    """Train, show the loss, save a checkpoint."""
+    """Train, show the loss, save checkpoints."""
     args = parse_args()
     torch.set_num_threads(1)
     # on CPU DeepSpeed would compile an all-reduce for one machine first: a minute, and a compiler
@@ -28,7 +29,11 @@ def main() -> None:
     )
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} on {engine.device}", flush=True)
-    for step in range(args.steps):
+    if args.resume:
+        # without a tag: the one that `latest` names
+        loaded, _ = engine.load_checkpoint(str(args.save))
+        print(f"rank {rank} resumes {loaded} at step {engine.global_steps}", flush=True)
+    for step in range(engine.global_steps, args.steps):
         generator = torch.Generator().manual_seed(1_000_003 + step)
         inputs = torch.randn(engine.train_batch_size(), 16, generator=generator)
         targets = torch.tanh(inputs[:, :4].sum(1, keepdim=True))
@@ -41,9 +46,11 @@ def main() -> None:
         dist.all_reduce(loss := loss.detach())
         if rank == 0 and (step % 10 == 0 or step == args.steps - 1):
             print(f"step {step:3d}  loss {loss.item() / world:.6f}", flush=True)
-    engine.save_checkpoint(str(args.save), tag=f"step{args.steps}")
-    if rank == 0:
-        print(f"saved {args.save}/step{args.steps}", flush=True)
+        if engine.global_steps % args.save_every == 0 or step == args.steps - 1:
+            engine.save_checkpoint(str(args.save), tag=f"step{engine.global_steps}")
+            if rank == 0:
+                print(f"saved {args.save}/step{engine.global_steps}", flush=True)
+        time.sleep(args.pause)
     dist.destroy_process_group()
 
 
@@ -54,6 +61,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save", type=Path, default=Path("checkpoints"), help="directory")
+    parser.add_argument("--save_every", type=int, default=1000, metavar="STEPS")
+    parser.add_argument("--resume", action="store_true", help="go on from what is saved")
+    parser.add_argument("--pause", type=float, default=0, help="seconds after each step")
     parser.add_argument("--deepspeed_config", type=Path, default=Path("ds_config.json"))
     parser.add_argument("--local_rank", help="DeepSpeed's launcher gives it; not used")
     return parser.parse_args()

@@ -80,17 +80,16 @@ class Lacking:
     ranks: range
     shards: tuple[str, ...]
     """Paths."""
+    nowhere: tuple[str, ...]
+    """Those of them that no node of those that were asked has."""
     elsewhere: tuple[str, ...]
-    """The nodes that have them; empty: nobody does."""
+    """The nodes that have the others."""
 
     def __str__(self) -> str:
-        names = [posixpath.basename(path) for path in self.shards]
+        lost = self.nowhere
+        names = [posixpath.basename(path) for path in lost or self.shards]
         some = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-        where = (
-            f"which {fold(self.elsewhere)} has"
-            if self.elsewhere
-            else "which none of these nodes has"
-        )
+        where = "which none of these nodes has" if lost else f"which {fold(self.elsewhere)} has"
         ranks = f"{self.ranks.start}-{self.ranks[-1]}" if len(self.ranks) > 1 else self.ranks.start
         return f"{self.host} (ranks {ranks}) lacks {some}, {where}"
 
@@ -105,8 +104,10 @@ def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ..
         ]
         missing = tuple(path for path in wanted if not _has(checkpoint, path, host))
         if missing:
-            holders = {c.host for path in missing for c in checkpoint.files.get(path, ())}
-            found.append(Lacking(host, placement.ranks, missing, tuple(sorted(holders))))
+            copies = {path: checkpoint.files.get(path, ()) for path in missing}
+            nowhere = tuple(path for path in missing if not copies[path])
+            holders = {copy.host for some in copies.values() for copy in some}
+            found.append(Lacking(host, placement.ranks, missing, nowhere, tuple(sorted(holders))))
     return tuple(found)
 
 

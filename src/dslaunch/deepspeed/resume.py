@@ -48,7 +48,7 @@ def options(args: Sequence[Word]) -> Iterator[tuple[str, str]]:
     `-` and `_` count as equal; an option that no value follows has the value `true`.
     """
     texts = [word if isinstance(word, str) else "" for word in args]
-    for text, after in zip(texts, [*texts[1:], "--"], strict=True):
+    for text, after in zip(texts, [*texts[1:], "--"], strict=False):
         if text.startswith("--"):
             flag, equals, value = text.removeprefix("--").partition("=")
             own = value if equals else "true" if after.startswith("-") else after

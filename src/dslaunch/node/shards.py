@@ -132,6 +132,8 @@ def why_broken(path: str, *, all_of_it: bool = False) -> Optional[str]:
                 return None if os.path.getsize(path) else "empty"
         with zipfile.ZipFile(path) as archive:
             changed = archive.testzip() if all_of_it else None
+    except OSError as error:
+        return error.strerror or str(error)
     except UNREADABLE as error:
         return f"cut short or damaged: {error}"
     return f"damaged: the checksum of its {changed} is wrong" if changed else None
@@ -208,11 +210,12 @@ def header_of(shards: List[str]) -> Answer:
     for kind, read in (("optim_states.pt", _of_optimizer), ("model_states.pt", _of_model)):
         for path in [shard for shard in newest if shard.endswith(kind)][:3]:
             try:
-                said.update(read(numbers_of(path)))
+                known = read(numbers_of(path)).items()
+                said.update({key: value for key, value in known if value is not None})
             except (StopIteration, *UNREADABLE):
                 continue
             break
-    return {key: value for key, value in said.items() if value is not None}
+    return said
 
 
 def _of_optimizer(values: Dict[Any, Any]) -> Answer:
@@ -356,15 +359,8 @@ def text(argument: Answer) -> None:
 
 def check(argument: Answer) -> Dict[str, Optional[str]]:
     """Read every byte of the files `names` below `path`: why each is broken, None if it is not."""
-    below = argument["path"]
-
-    def one(name: str) -> Optional[str]:
-        try:
-            return why_broken(os.path.join(below, name), all_of_it=True)
-        except OSError as error:
-            return error.strerror
-
-    return {name: one(name) for name in argument["names"]}
+    below, names = argument["path"], argument["names"]
+    return {name: why_broken(os.path.join(below, name), all_of_it=True) for name in names}
 
 
 def room(argument: Answer) -> Answer:

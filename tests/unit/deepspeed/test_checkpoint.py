@@ -1,0 +1,343 @@
+"""What a DeepSpeed checkpoint must hold, where, and what cannot be resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.cluster.model import Allocation, Node
+from dslaunch.deepspeed import resume
+from dslaunch.deepspeed.checkpoint import Checkpoint, choose, find, shared, to_prune
+from dslaunch.deepspeed.placement import check_world, lacking, needed, rank_map, same_order
+from dslaunch.deepspeed.shards import (
+    Shard,
+    model_name,
+    optimizer_name,
+    parse_name,
+    partition_name,
+)
+from dslaunch.errors import PlanError, UsageError
+
+SECOND = 10**9
+
+
+def entry(path: str, at: float = 100, **more: Any) -> dict[str, Any]:
+    inode = f"1:{abs(hash((path, at)))}"
+    return {
+        "path": path,
+        "size": 10,
+        "mtime": int(at * SECOND),
+        "file": inode,
+        "broken": None,
+    } | more
+
+
+def told(*files: dict[str, Any], tag: str = "t", root: str = ".", **header: Any) -> dict[str, Any]:
+    return {"root": root, "tag": tag, "files": list(files), "header": header}
+
+
+def survey(*checkpoints: dict[str, Any], **latest: str) -> dict[str, Any]:
+    names = {"." if root == "here" else root: tag for root, tag in latest.items()}
+    return {"path": "/d", "checkpoints": list(checkpoints), "latest": names, "ranks": None}
+
+
+def two_nodes(stage: int, at: float = 100, tag: str = "t") -> dict[str, Any]:
+    """Two nodes with two ranks each that saved with use_node_local_storage."""
+
+    def node(*ranks: int) -> dict[str, Any]:
+        names = [optimizer_name(rank, 0) for rank in ranks]
+        names += [partition_name(rank, 0) for rank in ranks] if stage == 3 else [model_name(0)]
+        files = [entry(f"{tag}/{name}", at) for name in names]
+        return survey(told(*files, tag=tag, stage=stage, world=4, parallel=1))
+
+    first, second = node(0, 1), node(2, 3)
+    first["latest"] = {".": tag}
+    return {"a": first, "b": second}
+
+
+def allocation(*hosts: str, slots: int = 2) -> Allocation:
+    return Allocation.of([(Node(host, tuple(range(slots))), tuple(range(slots))) for host in hosts])
+
+
+def only(surveys: dict[str, Any]) -> Checkpoint:
+    (checkpoint,) = find(surveys, {})
+    return checkpoint
+
+
+# ---------------------------------------------------------------- names
+
+
+@given(st.integers(0, 4000), st.integers(0, 200), st.sampled_from(["", "bf16_"]))
+def test_names_of_shards_are_read_as_they_are_made(rank: int, parallel: int, prefix: str) -> None:
+    made = optimizer_name(rank, parallel, prefix)
+    assert parse_name(made) == Shard("optimizer", rank, parallel, prefix)
+    assert parse_name(partition_name(rank, parallel)) == Shard("partition", rank, parallel)
+    assert parse_name(model_name(parallel)) == Shard("model", 0, parallel)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("layer_02-model_00-model_states.pt", "layer"),
+        ("layer_0_expert_3_mp_rank_00_model_states.pt", "expert"),
+        ("expp_rank_1_mp_rank_00_optim_states.pt", "expert"),
+        ("zero_pp_rank_3_mp_rank_00optim_states.pt", "optimizer"),
+        ("rng_state_0.pth", None),
+        ("latest", None),
+        ("mp_rank_00_model_states.pt.tmp", None),
+    ],
+)
+def test_other_names_are_known_or_not_taken_for_shards(name: str, kind: str | None) -> None:
+    shard = parse_name(name)
+    assert (shard and shard.kind) == kind
+
+
+# ---------------------------------------------------------------- completeness
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_union_of_all_nodes_is_complete(stage: int) -> None:
+    checkpoint = only(two_nodes(stage))
+    assert checkpoint.complete
+    assert (checkpoint.world, checkpoint.stage) == (4, stage)
+    assert checkpoint.latest == {"a": "t"}
+
+
+def test_the_last_ranks_shards_are_missed_though_no_name_tells_of_them() -> None:
+    surveys = two_nodes(3)
+    del surveys["b"]
+    assert only(surveys).missing() == tuple(
+        f"t/{name}"
+        for name in (
+            *(partition_name(r, 0) for r in (2, 3)),
+            *(optimizer_name(r, 0) for r in (2, 3)),
+        )
+    )
+
+
+def test_without_a_readable_shard_names_are_all_there_is() -> None:
+    surveys = two_nodes(2)
+    for said in surveys.values():
+        said["checkpoints"][0]["header"] = {}
+    checkpoint = only(surveys)
+    assert (checkpoint.stage, checkpoint.world, checkpoint.complete) == (None, 4, True)
+
+
+def test_a_shard_that_was_cut_short_is_missing_unless_another_node_has_it_whole() -> None:
+    surveys = two_nodes(2)
+    surveys["b"]["checkpoints"][0]["files"][0]["broken"] = "cut short"
+    assert only(surveys).missing() == (f"t/{optimizer_name(2, 0)}",)
+    surveys["a"]["checkpoints"][0]["files"].append(entry(f"t/{optimizer_name(2, 0)}", 90))
+    assert only(surveys).complete
+    assert only(surveys).contents()[f"t/{optimizer_name(2, 0)}"].host == "a"
+
+
+def test_shards_of_an_earlier_run_with_more_ranks_are_left_out() -> None:
+    surveys = two_nodes(2)
+    surveys["b"]["checkpoints"][0]["files"].append(entry(f"t/{optimizer_name(7, 0)}", 5))
+    checkpoint = only(surveys)
+    assert checkpoint.strangers() == (f"t/{optimizer_name(7, 0)}",)
+    assert f"t/{optimizer_name(7, 0)}" not in checkpoint.contents()
+
+
+def test_of_two_copies_of_a_shard_the_newer_by_our_clock_is_taken() -> None:
+    surveys = two_nodes(2, at=100)
+    name = f"t/{optimizer_name(0, 0)}"
+    surveys["b"]["checkpoints"][0]["files"].append(entry(name, 150))
+    assert find(surveys, {})[0].contents()[name].host == "b"
+    assert find(surveys, {"b": 60.0})[0].contents()[name].host == "a"
+
+
+def test_a_model_without_zero_needs_one_file() -> None:
+    checkpoint = only({"a": survey(told(entry("t/mp_rank_00_model_states.pt")))})
+    assert (checkpoint.stage, checkpoint.complete) == (0, True)
+
+
+def test_each_tensor_parallel_rank_has_files_of_its_own() -> None:
+    files = [entry(f"t/{optimizer_name(d, m)}") for d in (0, 1) for m in (0, 1)]
+    checkpoint = only({"a": survey(told(*files, entry(f"t/{model_name(0)}"), stage=1, world=2))})
+    assert checkpoint.missing() == (f"t/{model_name(1)}",)
+
+
+def test_one_directory_that_all_nodes_see_is_told_from_two() -> None:
+    surveys = two_nodes(2)
+    same = {"a": surveys["a"], "b": surveys["a"]}
+    assert shared(find(same, {}), ["a", "b"])
+    assert not shared(find(surveys, {}), ["a", "b"])
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def three(*, newest_whole: bool) -> list[Checkpoint]:
+    surveys: dict[str, Any] = {"a": survey(here="s3"), "b": survey()}
+    for number in (1, 2, 3):
+        made = two_nodes(2, at=100.0 * number, tag=f"s{number}")
+        for host in ("a", "b"):
+            surveys[host]["checkpoints"] += made[host]["checkpoints"]
+    if not newest_whole:
+        del surveys["b"]["checkpoints"][-1]
+    return find(surveys, {})
+
+
+def test_the_newest_complete_one_is_chosen_and_a_tag_where_it_is_given() -> None:
+    assert choose(three(newest_whole=True), None, "d").tag == "s3"
+    assert choose(three(newest_whole=False), None, "d").tag == "s2"
+    assert choose(three(newest_whole=False), "s3", "d").tag == "s3"
+    with pytest.raises(UsageError, match="no 's9' is there"):
+        choose(three(newest_whole=True), "s9", "d")
+    with pytest.raises(UsageError, match="no DeepSpeed checkpoint below d"):
+        choose([], None, "d")
+
+
+def test_pruning_keeps_the_newest_complete_ones_and_what_may_be_being_saved() -> None:
+    assert [c.tag for c in to_prune(three(newest_whole=True), 1)] == ["s1", "s2"]
+    assert [c.tag for c in to_prune(three(newest_whole=False), 1)] == ["s1"]
+    assert to_prune(three(newest_whole=False), 2) == []
+    assert to_prune(three(newest_whole=True), 9) == []
+
+
+def test_pruning_keeps_what_latest_names() -> None:
+    old = [replace(c, latest={"a": "s1"}) for c in three(newest_whole=True)]
+    assert [c.tag for c in to_prune(old, 1)] == ["s2"]
+
+
+# ---------------------------------------------------------------- where they must be
+
+
+def test_every_rank_finds_its_shards_where_they_were_saved() -> None:
+    assert lacking(only(two_nodes(2)), allocation("a", "b")) == ()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_nodes_in_another_order_lack_each_others_shards(stage: int) -> None:
+    first, second = lacking(only(two_nodes(stage)), allocation("b", "a"))
+    assert (first.host, first.elsewhere, second.elsewhere) == ("b", ("a",), ("b",))
+    assert str(first).startswith("b (ranks 0-1) lacks zero_pp_rank_0_mp_rank_00_")
+
+
+def test_a_spare_lacks_what_the_lost_node_had() -> None:
+    surveys = {"a": two_nodes(2)["a"], "c": survey()}
+    (lack,) = lacking(only(surveys), allocation("a", "c"))
+    assert str(lack) == (
+        "c (ranks 2-3) lacks zero_pp_rank_2_mp_rank_00_optim_states.pt, "
+        "zero_pp_rank_3_mp_rank_00_optim_states.pt, which none of these nodes has"
+    )
+
+
+def test_an_older_shard_of_the_same_name_does_not_do() -> None:
+    surveys = two_nodes(2, at=100)
+    name = f"t/{optimizer_name(0, 0)}"
+    surveys["b"]["checkpoints"][0]["files"].append(entry(name, 5))
+    first, _ = lacking(only(surveys), allocation("b", "a"))
+    assert name in first.shards
+
+
+def test_files_of_the_trainer_go_where_they_are_read() -> None:
+    names = ("trainer_state.json", "rng_state_0.pth", "rng_state_3.pth", "model.safetensors")
+    surveys = two_nodes(2, tag="g")
+    for said in surveys.values():
+        said["checkpoints"][0]["root"] = "checkpoint-5"
+        for file in said["checkpoints"][0]["files"]:
+            file["path"] = f"checkpoint-5/{file['path']}"
+    surveys["a"]["checkpoints"][0]["files"] += [entry(f"checkpoint-5/{name}") for name in names]
+    one, two = (needed(only(surveys), p) for p in allocation("a", "b").placements)
+    of_one, of_two = (
+        {path.removeprefix("checkpoint-5/") for path in some if "_states.pt" not in path}
+        for some in (one, two)
+    )
+    assert of_one == {"trainer_state.json", "rng_state_0.pth", "model.safetensors"}
+    assert of_two == {"trainer_state.json", "rng_state_3.pth"}
+
+
+def test_another_number_of_ranks_is_refused_in_deepspeeds_words() -> None:
+    with pytest.raises(PlanError, match=r"saved by 4 ranks, this would be 6.*used a DP world size"):
+        check_world(only(two_nodes(2)), 6)
+
+
+def test_a_rank_map_tells_when_the_order_changed() -> None:
+    assert same_order(rank_map("r", allocation("a", "b")), allocation("a", "b")) is None
+    assert "a, b in this order" in str(
+        same_order(rank_map("r", allocation("a", "b")), allocation("b", "a"))
+    )
+    assert same_order(None, allocation("a")) is None
+
+
+# ---------------------------------------------------------------- what must not start
+
+
+def test_what_could_be_resumed_is_found() -> None:
+    verdict = resume.judge(find(two_nodes(2), {}), allocation("a", "b"))
+    assert (verdict.problem, [c.tag for c in verdict.in_place]) == (None, ["t"])
+    assert resume.judge([], allocation("a", "b")) == resume.Verdict()
+
+
+def test_tensors_of_nvme_are_refused_in_another_order_though_their_names_fit() -> None:
+    checkpoint = only(two_nodes(2))
+    header = replace(checkpoint.header, nvme=True, node_local=True)
+    moved = rank_map("r", allocation("x", "b"))
+    verdict = resume.judge([replace(checkpoint, header=header)], allocation("a", "b"), moved)
+    assert verdict.problem is not None
+    assert "tensors of NVMe" in verdict.problem.message
+
+
+@pytest.mark.parametrize(
+    ("config", "args", "words"),
+    [
+        ({"checkpoint": {"load_universal": True}}, (), "checkpoint.load_universal"),
+        ({"zero_optimization": {"elastic_checkpoint": True}}, (), "elastic_checkpoint"),
+        ({"tensor_parallel": {"autotp_size": 2}}, (), "autotp_size is 2.*written nowhere"),
+        ({}, ("--tensor-model-parallel-size", "4"), "parallel_size is 4"),
+        ({}, ("--pipe-parallel-size=2",), "parallel_size is 2"),
+    ],
+)
+def test_configs_whose_checkpoints_are_lost_are_refused_on_storage_of_each_nodes_own(
+    config: dict[str, Any], args: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(PlanError, match=words):
+        resume.check_config(config, args, shared=False)
+    resume.check_config(config, args, shared=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "args"),
+    [
+        ({}, ()),
+        ({"checkpoint": {"load_universal": False}, "zero_optimization": True}, ()),
+        ({"tensor_parallel": {"autotp_size": 1}}, ("--tensor-model-parallel-size", "1")),
+        ({"zero_optimization": {"stage": 3}, "tensor_parallel": {"autotp_size": 2}}, ()),
+    ],
+)
+def test_harmless_configs_are_not_refused(config: dict[str, Any], args: tuple[str, ...]) -> None:
+    resume.check_config(config, args, shared=False)
+    assert resume.resuming(args) is None
+
+
+@pytest.mark.parametrize("args", [("--save_on_each_node",), ("--save-on-each-node", "True", "x")])
+def test_saving_on_each_node_is_refused_on_shared_storage(args: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, match="every node would write the same files"):
+        resume.check_arguments(args, shared=True)
+    resume.check_arguments(args, shared=False)
+    resume.check_arguments(("--save_on_each_node", "false"), shared=True)
+
+
+def test_arguments_say_whether_a_script_resumes_and_where_it_saves() -> None:
+    assert (
+        resume.resuming(("--resume_from_checkpoint", "out/checkpoint-5"))
+        == "--resume_from_checkpoint"
+    )
+    assert resume.resuming(("--resume", "--x")) == "--resume"
+    assert resume.resuming(("--resume=false",)) is None
+    assert resume.directory(("--output_dir", "out", "--save", "other")) == "out"
+    assert resume.directory(("--save",)) is None
+
+
+def test_the_trainer_is_advised_to_save_on_each_node() -> None:
+    given = ("--deepspeed", "ds.json", "--output_dir", "o")
+    assert "--save_on_each_node" in str(resume.trainer_advice(given, shared=False))
+    assert resume.trainer_advice(given, shared=True) is None
+    assert resume.trainer_advice((*given, "--save_on_each_node"), shared=False) is None

@@ -1,0 +1,110 @@
+"""Copying a checkpoint's files between places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.errors import PreflightError
+from dslaunch.run import shards
+from dslaunch.run.places import LocalPlace, PlaceError
+from dslaunch.run.shards import Transfer, copy, in_words
+
+
+@pytest.fixture
+def place() -> Iterator[LocalPlace]:
+    with ThreadPoolExecutor(4) as pool:
+        yield LocalPlace(pool)
+
+
+def transfers(source: Path, target: Path, place: Any, onto: Any = None) -> list[Transfer]:
+    found = []
+    for path in sorted(source.iterdir()):
+        about = path.stat()
+        to = str(target / path.name)
+        found.append(
+            Transfer(place, str(path), onto or place, to, about.st_size, about.st_mtime_ns)
+        )
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(shards, "PIECE", 1000)
+    directory = tmp_path / "source"
+    directory.mkdir()
+    for number in range(5):
+        (directory / f"f{number}").write_bytes(os.urandom(1500 * number))
+    return directory
+
+
+def test_all_files_arrive_with_their_times(source: Path, tmp_path: Path, place: LocalPlace) -> None:
+    progress = copy(transfers(source, tmp_path / "t", place))
+    assert (progress.files_done, progress.done, progress.there) == (5, 15_000, 0)
+    for path in source.iterdir():
+        arrived = tmp_path / "t" / path.name
+        assert arrived.read_bytes() == path.read_bytes()
+        assert arrived.stat().st_mtime_ns == path.stat().st_mtime_ns
+    assert copy(transfers(source, tmp_path / "t", place)).there == 5
+
+
+class Failing(LocalPlace):
+    """A place whose disk fails after some pieces."""
+
+    def __init__(self, pool: ThreadPoolExecutor, pieces: int) -> None:
+        super().__init__(pool)
+        self.pieces = pieces
+
+    def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
+        if operation == "write":
+            self.pieces -= 1
+            if self.pieces < 0:
+                broken: Future[Any] = Future()
+                broken.set_exception(PlaceError(f"{path}: input/output error"))
+                return broken
+        return super().ask(operation, path, **more)
+
+
+def test_a_second_try_goes_on_where_the_first_broke(
+    source: Path, tmp_path: Path, place: LocalPlace
+) -> None:
+    with (
+        ThreadPoolExecutor(2) as pool,
+        pytest.raises(PlaceError, match="input/output error"),
+    ):
+        copy(transfers(source, tmp_path / "t", place, Failing(pool, 8)))
+    progress = copy(transfers(source, tmp_path / "t", place))
+    assert progress.resumed + progress.there > 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "t").iterdir()} == {
+        p.name: p.read_bytes() for p in source.iterdir()
+    }
+
+
+def test_a_file_that_is_saved_anew_meanwhile_is_not_mixed(
+    source: Path, tmp_path: Path, place: LocalPlace
+) -> None:
+    wanted = transfers(source, tmp_path / "t", place)
+    (source / "f4").write_bytes(bytes(6000))
+    with pytest.raises(PlaceError, match="f4 changed while it was copied"):
+        copy(wanted)
+    assert not (tmp_path / "t" / "f4").exists()
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
+    source: Path, tmp_path: Path, place: LocalPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SPARE", 1 << 62)
+    with pytest.raises(PreflightError, match=r"15\.0 kB are to be written there"):
+        copy(transfers(source, tmp_path / "t", place))
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_sizes_are_told_in_words() -> None:
+    assert [in_words(n) for n in (0, 999, 1000, 123_456_789, 10**18)] == [
+        "0 B", "999 B", "1.0 kB", "123.5 MB", "1000.0 PB",
+    ]  # fmt: skip
