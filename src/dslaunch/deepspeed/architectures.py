@@ -198,7 +198,7 @@ def _classic(c: Config) -> tuple[Parts, Shape]:
     inner = c.get(f.inner) or 4 * h
     heads = c[f.heads]
     activation = c.get("activation_function") or c.get("hidden_act") or f.activation
-    copies = 5 if activation in ("gelu_new", "gelu_fast", "gelu_pytorch_tanh") else 2
+    copies = {"gelu_new": 5, "gelu_fast": 5, "relu": 1}.get(activation, 2)
     shape = Shape(n, h, heads, heads, h // heads, inner, vocab, act_copies=copies)
     tied = c.get("tie_word_embeddings", f.tied)
     qkv = (3 * h, 1) if f.fused else (h, 3)

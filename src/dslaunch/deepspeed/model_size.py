@@ -186,7 +186,7 @@ def on_meta(path: Path) -> Sized:
         name = (config.architectures or [""])[0]
         kind = getattr(transformers, name, None)
         with torch.device("meta"):
-            auto = transformers.AutoModelForCausalLM
+            auto: Any = transformers.AutoModelForCausalLM
             model = kind(config) if kind else auto.from_config(config)
         model.tie_weights()
     except (ValueError, OSError, KeyError, ImportError, AttributeError, TypeError) as error:

@@ -1,0 +1,45 @@
+"""Amounts as people write them: `80GB`, `1TiB`, `7e9`, `7B`, `100Gbit`. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from dslaunch.errors import UsageError
+
+PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """`80GB` is 80 * 10^9 bytes, `80GiB` 80 * 2^30. Raises UsageError, without a unit too."""
+    found = re.fullmatch(NUMBER + r"\s*([kmgtp]?)(i?)b", text.strip(), re.IGNORECASE)
+    if not found or (found[3] and not found[2]):
+        raise UsageError(f"{option}: `{text}` is no amount of memory", hint="such as 80GB or 80GiB")
+    base: int = 1024 if found[3] else 1000
+    return round(float(found[1]) * float(base ** PREFIXES[found[2].lower()]))
+
+
+def parse_rate(text: str, option: str) -> float:
+    """Bytes per second from `100Gbit`, `100Gb/s` (bits) or `12.5GB/s` (bytes).
+
+    Raises UsageError. A small `b` is a bit, as network makers mean it.
+    """
+    pattern = NUMBER + r"\s*([kKmMgGtT]?)(i?)(bits?|bps|b|B)(?:/s)?"
+    found = re.fullmatch(pattern, text.strip())
+    if not found or float(found[1]) == 0:
+        raise UsageError(f"{option}: `{text}` is no rate", hint="such as 100Gbit or 12.5GB/s")
+    base: int = 1024 if found[3] else 1000
+    rate = float(found[1]) * float(base ** PREFIXES[found[2].lower()])
+    return rate if found[4] == "B" else rate / 8
+
+
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def parse_count(text: str, option: str) -> int:
+    """A number of things, at least one: `7e9`, `7B`, `65M`, `2_783_959_040`. Raises UsageError."""
+    found = re.fullmatch(NUMBER + r"([kmbgt]?)", text.strip().replace("_", ""), re.IGNORECASE)
+    count = round(float(found[1]) * COUNTS[found[2].lower()]) if found else 0
+    if not 1 <= count <= 10**18:
+        raise UsageError(f"{option}: `{text}` is no such number", hint="such as 7e9 or 7B")
+    return count

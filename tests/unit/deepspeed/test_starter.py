@@ -1,0 +1,90 @@
+"""First configs, and the library of examples."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import hjson
+import pytest
+
+from dslaunch.deepspeed import starter
+from dslaunch.deepspeed.storage import parse
+from dslaunch.errors import UsageError
+
+FITTING = [
+    (stage, offload)
+    for stage, offload in product(range(4), ("none", "cpu", "cpu-params", "nvme"))
+    if stage >= {"none": 0, "cpu": 1}.get(offload, 3)
+]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(("stage", "offload"), FITTING)
+def test_the_text_says_the_settings_and_reads_back(
+    stage: int, offload: str, precision: str
+) -> None:
+    for target in ("hf", "native"):
+        wish = starter.wish(stage, offload, precision, target)
+        read = parse(starter.text(wish), "ds_config.json")
+        read.pop("_comment", None)
+        assert read == starter.config(wish)
+
+
+def test_hugging_face_gets_strict_json_and_deepspeed_comments_in_their_place() -> None:
+    hf = json.loads(starter.text(starter.wish(2, "cpu", "bf16", "hf")))
+    assert hf["_comment"]["zero_optimization.stage"].startswith("2: ")
+    native = starter.text(starter.wish(2, "cpu", "bf16", "native"))
+    assert "_comment" not in hjson.loads(native)
+    lines = native.splitlines()
+    assert lines[lines.index('    "stage": 2,') - 1].strip().startswith("// 2: ")
+
+
+def test_every_setting_but_inner_ones_has_a_comment() -> None:
+    for (stage, offload), target in product(FITTING, ("hf", "native")):
+        wish = starter.wish(stage, offload, "bf16", target)
+        top = set(starter.config(wish)) - {"zero_optimization"}
+        assert top <= set(starter.comments(wish))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((4, "none", "bf16", "hf"), "there is no ZeRO-4"),
+        ((2, "nvme", "bf16", "hf"), "--offload nvme needs --stage 3"),
+        ((0, "cpu", "bf16", "hf"), "--offload cpu needs --stage 1"),
+        ((2, "disk", "bf16", "hf"), "`disk` is none of"),
+        ((2, "cpu", "int8", "hf"), "`int8` is none of"),
+        ((2, "cpu", "bf16", "jax"), "`jax` is none of"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    words: tuple[int, str, str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        starter.wish(*words)
+
+
+def test_every_example_file_is_described_and_strict_json() -> None:
+    names = {path.name.removesuffix(".json") for path in starter.EXAMPLES.iterdir()} - {"index"}
+    every = starter.library()
+    assert {each.name for each in every} == names
+    for each in every:
+        assert isinstance(json.loads(each.text), dict)
+        assert each.name.startswith(f"{each.target}-")
+        assert len(each.description.splitlines()) == 1
+
+
+def test_examples_are_found_by_any_word_in_them() -> None:
+    assert [each.name for each in starter.library("lamb")] == ["native-lamb-fp16"]
+    assert starter.library("no such word") == ()
+
+
+def test_an_example_of_nearly_that_name_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        starter.example("hf-zero3-offload")
+    assert caught.value.hint == "did you mean `hf-zero3-offload-bf16`?"
+
+
+def test_native_examples_have_no_auto_which_only_hugging_face_resolves() -> None:
+    assert not [e.name for e in starter.library('"auto"') if e.target == "native"]
