@@ -120,7 +120,7 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         env_from=tuple(file.env_from),
         secrets=tuple(secret for _, secret in secrets(file)),
         launcher=file.launcher,
-        slurm=_slurm(file.slurm),
+        slurm=slurm_settings(file.slurm),
         preflight=model.Preflight(
             tuple(file.preflight.skip),
             tuple(file.preflight.severity.items()),
@@ -137,7 +137,7 @@ def _job(file: ClusterFile) -> model.JobDefaults | None:
     return model.JobDefaults(job.script, job.module, tuple(job.args), tuple(job.env.items()))
 
 
-def _slurm(section: SlurmSection) -> model.Slurm:
+def slurm_settings(section: SlurmSection) -> model.Slurm:
     """Give the settings; those that are not of our own making are handed on to sbatch."""
     given = section.model_dump(exclude_none=True)
     own = {name: given.pop(name) for name in _OWN_SLURM if name in given}

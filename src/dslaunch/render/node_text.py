@@ -168,7 +168,7 @@ def _torchrun(seat: Seat) -> Start:
     return Start(
         Command(
             (
-                *(seat.python, "-m", "torch.distributed.run"),
+                *(seat.python, "-u", "-m", "torch.distributed.run"),
                 _with("--nnodes=", seat.nodes),
                 f"--nproc-per-node={seat.group.slots}",
                 _with("--node-rank=", NODE),
@@ -186,9 +186,11 @@ def _elastic(seat: Seat) -> Start:
     before = (
         'is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true',
         "attempt=${SLURM_RESTART_COUNT:-0}",
+        # ranks are given anew at each rendezvous
+        "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'",
     )
     words = (
-        *(seat.python, "-m", "torch.distributed.run"),
+        *(seat.python, "-u", "-m", "torch.distributed.run"),
         _with("--nnodes=", f"{least}:", seat.nodes) if least else _with("--nnodes=", seat.nodes),
         f"--nproc-per-node={seat.group.slots}",
         f"--max-restarts={job.restarts}",
@@ -204,7 +206,10 @@ def _elastic(seat: Seat) -> Start:
 
 
 def _torch_words(seat: Seat) -> tuple[Word, ...]:
-    """`--tee` makes each line say its rank: `[default0]:`."""
+    """`--tee` makes each line say its local rank: `[default0]:`.
+
+    The agent writes what it tees; without `-u` that would come in blocks, long after.
+    """
     job = seat.launch.job
     return ("--tee=3", *kind_flag(job, "--no-python"), *torch_positional(job))
 
@@ -258,7 +263,7 @@ def _accelerate(seat: Seat) -> Start:
     return Start(
         Command(
             (
-                *(seat.python, "-m", "accelerate.commands.launch"),
+                *(seat.python, "-u", "-m", "accelerate.commands.launch"),
                 _with("--num_processes=", seat.ranks),
                 _with("--num_machines=", seat.nodes),
                 _with("--machine_rank=", NODE),

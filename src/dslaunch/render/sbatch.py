@@ -91,6 +91,27 @@ def signal_name(slurm: Slurm) -> str | None:
     return slurm.signal.partition("@")[0] if slurm.signal else None
 
 
+def notes(batch: Batch) -> Iterator[str]:
+    """What a person should know and the script does not say."""
+    slurm, job = batch.slurm, batch.launch.job
+    options = dict(slurm.options)
+    if job.launcher == "direct" and "cpus_per_task" in options:
+        yield f"with `direct` every rank is a task: each gets {options['cpus_per_task']} CPUs"
+    if slurm.exclusive == "false" and "cpus_per_task" not in options:
+        yield "SLURM gives a task one CPU where `slurm.cpus_per_task` does not say more"
+    if slurm.gpus != "none" and any(_few(p) for p in batch.launch.placements):
+        yield "SLURM chooses which GPUs of a node the job gets; only their number is asked for"
+    if "time" not in options:
+        yield "without `slurm.time` the partition's default limit holds"
+    if batch.launch.job.secrets:
+        names = ", ".join(secret.name for secret in job.secrets)
+        yield f"secrets are handed on by sbatch's environment, not by the script: {names}"
+
+
+def _few(placement: Placement) -> bool:
+    return placement.slots != tuple(range(len(placement.slots)))
+
+
 # ---------------------------------------------------------------- who is alike
 
 

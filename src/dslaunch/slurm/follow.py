@@ -45,6 +45,8 @@ class Layout:
     """Nodes and ranks of each, in rank order."""
     direct: bool
     """Every task is a rank; else it is the launcher of a node."""
+    elastic: bool = False
+    """Lines say their global rank, which does not follow from the node."""
 
     def place(self, task: int) -> tuple[int, int]:
         """The node of a task, counted from 0, and the first rank of that node, or its own."""
@@ -92,7 +94,8 @@ class Reader:
         local = _TORCH.fullmatch(text)
         if local is None:
             return host, None, text + b"\n"
-        return host, rank + int(local[1]), local[2] + b"\n"
+        known = int(local[1]) + (0 if self.layout.elastic else rank)
+        return host, known, local[2] + b"\n"
 
 
 def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
@@ -221,7 +224,8 @@ class Following:
         words = state_words(info)
         if self.told.get(info.job) != words and info.component == 0:
             self.told[info.job] = words
-            self.tell(words)
+            if info.array or not info.over:  # how a single job ended is said at the very end
+                self.tell(words)
         if info.output and not info.waiting and info.component == 0 and "%" not in info.output:
             self.tails.setdefault(info.output, (Tail(Path(info.output)), Reader(self.layout)))
         if info.output in self.tails and info.nodes:
@@ -266,7 +270,7 @@ def state_words(info: JobInfo) -> str:
     task = f"_{info.task}" if info.array else ""
     name = f"job {info.array or info.job}{task}"
     if info.waiting:
-        return f"{name} waits: {why_waiting(info.reason)}"
+        return f"{name} waits: {why_waiting(info.reason)}" if info.reason else f"{name} waits"
     if info.over:
         return f"{name} {how_ended(info)[0]}"
     again = f", start {info.restarts + 1}" if info.restarts else ""

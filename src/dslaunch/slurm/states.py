@@ -164,7 +164,7 @@ def why_waiting(reason: str) -> str:
         return f"{_REASONS[plain]} ({reason})"
     if re.match(r"QOS|Assoc|Max", plain):
         return f"a limit of the account or quality of service is reached ({reason})"
-    return reason or "SLURM gives no reason yet"
+    return reason
 
 
 # ---------------------------------------------------------------- how it ended

@@ -21,7 +21,7 @@ export GLOO_SOCKET_IFNAME=bond0
 export NCCL_SOCKET_IFNAME='=bond0'
 cd '/home/me/my project' || exit
 ranks=$((SLURM_NNODES * 2))
-exec python3 -m accelerate.commands.launch --num_processes="$ranks" \
+exec python3 -u -m accelerate.commands.launch --num_processes="$ranks" \
   --num_machines="$SLURM_NNODES" --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 train.py \
   --deepspeed ds_config.json

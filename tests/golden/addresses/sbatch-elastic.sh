@@ -22,7 +22,8 @@ export NCCL_SOCKET_IFNAME='=bond0'
 cd '/home/me/my project' || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
-exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
+export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
+exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
   --max-restarts=0 --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json

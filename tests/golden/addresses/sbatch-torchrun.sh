@@ -20,7 +20,7 @@ on_each_node=$(
 export GLOO_SOCKET_IFNAME=bond0
 export NCCL_SOCKET_IFNAME='=bond0'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
+exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json
 END

@@ -17,7 +17,7 @@ export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
 on_each_node=$(
   cat <<'END'
 cd "$HOME"/projects/llm || exit
-exec "$HOME"/venvs/train/bin/python -m torch.distributed.run --nnodes="$SLURM_NNODES" \
+exec "$HOME"/venvs/train/bin/python -u -m torch.distributed.run --nnodes="$SLURM_NNODES" \
   --nproc-per-node=4 --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" \
   --master-port="$MASTER_PORT" --tee=3 --module trainer.main --config configs/7b.yaml
 END

@@ -23,7 +23,7 @@ export GLOO_SOCKET_IFNAME=ib0
 export NCCL_SOCKET_IFNAME='=ib0'
 cd /lustre/train || exit
 source /lustre/venvs/train/bin/activate || exit
-exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
+exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json
 END

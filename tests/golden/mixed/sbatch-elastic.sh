@@ -34,7 +34,8 @@ export GREETING='it'"'"'s "quoted" and costs $5'
 cd '/home/me/my project' || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
-exec python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --max-restarts=0 \
+export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
+exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --max-restarts=0 \
   --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json
@@ -50,7 +51,8 @@ export NCCL_IB_DISABLE=1
 cd '/home/me/my project' || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
-exec /opt/python3.11/bin/python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
+export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
+exec /opt/python3.11/bin/python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
   --max-restarts=0 --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json
@@ -66,7 +68,8 @@ cd '/home/me/my project' || exit
 source "$HOME/train env/bin/activate" || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
-exec python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --max-restarts=0 \
+export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
+exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --max-restarts=0 \
   --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json

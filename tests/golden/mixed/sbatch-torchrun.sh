@@ -32,9 +32,9 @@ on_component_0=$(
 export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --node-rank="$SLURM_NODEID" \
-  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
-  ds_config.json
+exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --deepspeed ds_config.json
 END
 )
 
@@ -45,7 +45,7 @@ export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 export NCCL_IB_DISABLE=1
 cd '/home/me/my project' || exit
-exec /opt/python3.11/bin/python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
+exec /opt/python3.11/bin/python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json
 END
@@ -58,9 +58,9 @@ export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 cd '/home/me/my project' || exit
 source "$HOME/train env/bin/activate" || exit
-exec python3 -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --node-rank="$SLURM_NODEID" \
-  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
-  ds_config.json
+exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --deepspeed ds_config.json
 END
 )
 

@@ -24,7 +24,7 @@ on_each_node=$(
 export NCCL_SOCKET_IFNAME='=eth0'
 cd /fsx/team/train || exit
 ranks=$((SLURM_NNODES * 4))
-exec python3 -m accelerate.commands.launch --num_processes="$ranks" \
+exec python3 -u -m accelerate.commands.launch --num_processes="$ranks" \
   --num_machines="$SLURM_NNODES" --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 train.py \
   --resume auto

@@ -42,7 +42,7 @@ on_each_node=$(
 export NCCL_SOCKET_IFNAME='=eth0'
 cd /fsx/team/train || exit
 trap '' USR1 # for the launcher; its ranks may set a handler
-python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
+python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --resume auto &
 launcher=$! asked=0

@@ -23,7 +23,7 @@ on_each_node=$(
   cat <<'END'
 export NCCL_SOCKET_IFNAME='=eth0'
 cd /fsx/team/train || exit
-exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
+exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --resume auto
 END

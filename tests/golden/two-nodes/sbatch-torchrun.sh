@@ -18,7 +18,7 @@ export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
 on_each_node=$(
   cat <<'END'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
+exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json
 END

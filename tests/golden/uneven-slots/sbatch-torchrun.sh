@@ -30,9 +30,9 @@ on_component_0=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes=3 --nproc-per-node=8 --node-rank="$SLURM_NODEID" \
-  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
-  --note 'it costs $$5'
+exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=8 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --model 'llama 8b' --note 'it costs $$5'
 END
 )
 
@@ -42,9 +42,9 @@ on_component_1=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --node-rank="$SLURM_NODEID" \
-  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
-  --note 'it costs $$5'
+exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=4 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --model 'llama 8b' --note 'it costs $$5'
 END
 )
 
@@ -54,9 +54,9 @@ on_component_2=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -m torch.distributed.run --nnodes=3 --nproc-per-node=2 --node-rank="$SLURM_NODEID" \
-  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
-  --note 'it costs $$5'
+exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=2 \
+  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
+  train.py --model 'llama 8b' --note 'it costs $$5'
 END
 )
 
