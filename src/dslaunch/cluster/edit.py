@@ -165,7 +165,7 @@ def _flow(value: Value) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_/][\w./-]*", value):
         plain = value.lower() not in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
         return value if plain else json.dumps(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\x7f")  # no YAML as it is
 
 
 def _parts(text: str) -> _Part:

@@ -23,11 +23,19 @@ ARC = 26
 MOST_LINES = 4
 """The most NICs that lines from one GPU lead to; with more they would hide each other."""
 _STROKES = {"near": "", "host": "9 5", "far": "2 5"}
-_STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#111}.s{font-size:11px}.h{font-weight:600;"
-    "font-size:15px}.b{fill:#fff;stroke:#111;stroke-width:1.5}.g{fill:#f3f3f3;stroke:#777}"
-    ".l{fill:none;stroke:#111}.n{fill:#e4e4e4;stroke:#111;stroke-width:1.5}"
+_STYLE = "".join(
+    f".wiring {selector}{{{rules}}}"
+    for selector, rules in (
+        ("text", "font:13px system-ui,sans-serif;fill:#111"),
+        (".small", "font-size:11px"),
+        (".head", "font-weight:600;font-size:15px"),
+        (".gpu", "fill:#fff;stroke:#111;stroke-width:1.5"),
+        (".nic", "fill:#e4e4e4;stroke:#111;stroke-width:1.5"),
+        (".numa", "fill:#f3f3f3;stroke:#777"),
+        (".link", "fill:none;stroke:#111"),
+    )
 )
+"""Below a class of their own, so that the rules do nothing to the page that the drawing is in."""
 
 
 def drawing(topology: Topology, name: str = "") -> str:
@@ -50,12 +58,12 @@ def drawing(topology: Topology, name: str = "") -> str:
     ]
     title = " ".join(filter(None, [f"{name}:" if name else "", summary(topology)]))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {width} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="wiring" role="img" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title><desc>{escape(_told(topology))}</desc>"
         f"<style>{_STYLE}</style>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'
-        f"{_words(EDGE, 34, name or 'node', 'h')}{_words(EDGE, 56, summary(topology))}"
+        f"{_words(EDGE, 34, name or 'node', 'head')}{_words(EDGE, 56, summary(topology))}"
         f"{''.join(parts)}</svg>\n"
     )
 
@@ -87,7 +95,7 @@ def _ordered(topology: Topology) -> list[Gpu]:
     """GPUs of one NUMA node beside each other, and of one island within it."""
     island = {gpu: at for at, group in enumerate(islands(topology)) for gpu in group}
     first = {gpu.numa: gpu.index for gpu in reversed(topology.gpus)}
-    return sorted(topology.gpus, key=lambda g: (first[g.numa], island[g.index], g.index))
+    return sorted(topology.gpus, key=lambda g: (first[g.numa], island.get(g.index, 0), g.index))
 
 
 def _words(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
@@ -99,21 +107,29 @@ def _box(x: float, y: int, style: str, lines: list[str]) -> str:
     middle = x + BOX / 2
     first = y + HIGH / 2 + 4 - 7 * (len(lines) - 1)
     texts = [
-        _words(middle, first + 15 * at, line[:15], "s" if at else "", "middle")
+        _words(middle, first + 15 * at, _cut(line), "small" if at else "", "middle")
         for at, line in enumerate(lines)
     ]
     shape = f'<rect class="{style}" x="{x:g}" y="{y}" width="{BOX}" height="{HIGH}" rx="6"/>'
     return shape + "".join(texts)
 
 
+def _cut(line: str) -> str:
+    return line if len(line) <= 15 else line[:14] + "…"
+
+
 def _gpu(gpu: Gpu, x: float, y: int) -> str:
-    return _box(x, y, "b", [gpu.label, *([model(gpu.name)] if gpu.name else [])])
+    return _box(x, y, "gpu", [gpu.label, *([_short(gpu.name)] if gpu.name else [])])
+
+
+def _short(name: str) -> str:
+    return model(name).removeprefix("GeForce ").removeprefix("Quadro ")
 
 
 def _nic(nic: Nic, x: float, y: int) -> str:
     speed = f"{nic.rate:g} Gb/s" if nic.rate else ""
     state = "down" if nic.active is False else speed
-    return _box(x, y, "n", [nic.shown, *([state] if state else [])])
+    return _box(x, y, "nic", [nic.shown, *([state] if state else [])])
 
 
 def _numa_places(gpus: list[Gpu], spots: dict[str, float]) -> Iterable[tuple[str, float, float]]:
@@ -126,7 +142,7 @@ def _numa_places(gpus: list[Gpu], spots: dict[str, float]) -> Iterable[tuple[str
 def _frames(gpus: list[Gpu], spots: dict[str, float], row: int) -> Iterable[str]:
     for _, left, right in _numa_places(gpus, spots):
         yield (
-            f'<rect class="g" x="{left:g}" y="{row - 6}" width="{right - left:g}" '
+            f'<rect class="numa" x="{left:g}" y="{row - 6}" width="{right - left:g}" '
             f'height="{HIGH + 30}" rx="8"/>'
         )
 
@@ -141,7 +157,7 @@ def _tag(x: float, y: float, words: str, ground: str = "#fff") -> str:
     wide = 7 * len(words) + 6
     return (
         f'<rect x="{x - wide / 2:g}" y="{y - 12:g}" width="{wide}" height="15" fill="{ground}"/>'
-        f"{_words(x, y, words, 's', 'middle')}"
+        f"{_words(x, y, words, 'small', 'middle')}"
     )
 
 
@@ -175,7 +191,7 @@ def _bar(code: str, places: list[float], row: int) -> Iterable[str]:
     """All pairs are linked alike: one bar that every GPU hangs on."""
     left, right, y = min(places) + BOX / 2, max(places) + BOX / 2, row - 32
     stubs = "".join(f"M{x + BOX / 2:g} {row}V{y}" for x in places)
-    yield f'<path class="l" stroke-width="4" d="M{left:g} {y}H{right:g}{stubs}"/>'
+    yield f'<path class="link" stroke-width="4" d="M{left:g} {y}H{right:g}{stubs}"/>'
     count = len(places)
     words = f"{code} between all {count} GPUs" if count > 2 else code
     yield _words((left + right) / 2, y - 8, words, "", "middle")
@@ -184,7 +200,7 @@ def _bar(code: str, places: list[float], row: int) -> Iterable[str]:
 def _arc(left: float, right: float, row: int, span: int, count: int) -> str:
     a, b, top = left + BOX / 2, right + BOX / 2, row - ARC * span
     curve = f"M{a:g} {row}C{a:g} {top} {b:g} {top} {b:g} {row}"
-    path = f'<path class="l" stroke-width="{min(1 + count, 6)}" d="{curve}"/>'
+    path = f'<path class="link" stroke-width="{min(1 + count, 6)}" d="{curve}"/>'
     return path + _tag((a + b) / 2, (row + 3 * top) / 4 + 4, f"NV{count}")
 
 
@@ -210,7 +226,7 @@ def _lines(link: str, x: float, top: int, ends: list[float], bottom: int) -> Ite
     dash = _STROKES[_kind(link)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     for end in ends:
-        yield f'<path class="l" stroke-width="1.5"{dashed} d="M{x:g} {top}L{end:g} {bottom}"/>'
+        yield f'<path class="link" stroke-width="1.5"{dashed} d="M{x:g} {top}L{end:g} {bottom}"/>'
 
 
 def _kind(link: str) -> str:
@@ -229,6 +245,6 @@ def _legend(y: int) -> Iterable[str]:
     x = EDGE
     for words, wide, dash in entries:
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        yield f'<path class="l" stroke-width="{wide}"{dashed} d="M{x} {y - 4}h28"/>'
-        yield _words(x + 34, y, words, "s")
+        yield f'<path class="link" stroke-width="{wide}"{dashed} d="M{x} {y - 4}h28"/>'
+        yield _words(x + 34, y, words, "small")
         x += 52 + 6 * len(words)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dslaunch.topology.model import Topology, distance, nvlinks
+from dslaunch.topology.model import Gpu, Topology, distance, nvlinks
 from dslaunch.topology.shape import DIRECT, islands, linked, mesh, nearest, ring, usable
 
 Where = Literal["env", "interface", "slots", ""]
@@ -33,6 +33,9 @@ SOURCES = {
     "zero": "DeepSpeed, ZeRO++ (zero_hpz_partition_size): weights gathered inside a node",
     "order": "CUDA documentation, CUDA_DEVICE_ORDER: FASTEST_FIRST by default",
 }
+DEFAULT_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
+"""Where NCCL looks by itself."""
+_FICTION = "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far"
 _ODD_INTERFACE = re.compile(r"lo|docker|virbr|veth|br-|tun|tap|wl|cni|flannel|cali")
 
 
@@ -55,7 +58,7 @@ _Adviser = Callable[[Topology], Iterable[tuple[str, str | None, str, str, Where]
 
 def advise(by_host: Mapping[str, Topology]) -> tuple[Advice, ...]:
     """Give advice for nodes that work together; equal advice is given once for all of them."""
-    read = {host: t for host, t in by_host.items() if t.gpus}
+    read = {host: t for host, t in by_host.items() if t.status == "ok" and t.gpus}
     found: dict[tuple[str, str | None, str, str, Where], list[str]] = {}
     for host, topology in read.items():
         for adviser in _FOR_ONE:
@@ -99,7 +102,7 @@ def _hcas(read: Mapping[str, Topology]) -> Iterable[Advice]:
     for host, chosen in wanted.items():
         groups.setdefault((chosen, excluded[host]), []).append(host)
     for (chosen, without), hosts in groups.items():
-        why = f"leaves out {without}" if without else "the same devices as on the other nodes"
+        why = f"leaves out {without}" if without else "all of them; other nodes leave some out"
         value = "=" + ",".join(chosen)
         why = f"{why}; `=` since mlx5_1 alone would take mlx5_10 too"
         yield Advice("NCCL_IB_HCA", value, why, SOURCES["hca"], tuple(hosts), "env")
@@ -173,10 +176,16 @@ def _matched(topology: Topology) -> list[tuple[int, int]]:
 
 
 def _peer_access(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
-    old = [gpu for gpu in topology.gpus if _silent_about_p2p(gpu.name, gpu.driver)]
+    old = [gpu for gpu in topology.gpus if _silent_about_p2p(gpu)]
     if old and len(topology.gpus) > 1:
         why = f"RTX 40 cards have no P2P, and driver {old[0].driver} does not say so: NCCL hangs"
         yield "NCCL_P2P_DISABLE", "1", why, SOURCES["rtx40"], "env"
+    elif not topology.p2p_known and len(topology.gpus) > 1 and all(map(_rtx40, topology.gpus)):
+        why = (
+            "RTX 40 cards have no P2P: NCCL copies through the host's memory. Nothing needs to be "
+            "set, but with drivers before 550.40.07, which hang: NCCL_P2P_DISABLE=1"
+        )
+        yield "P2P", None, why, SOURCES["rtx40"], ""
     elif topology.p2p:
         words = sorted({status for *_, status in topology.p2p})
         why = (
@@ -186,11 +195,13 @@ def _peer_access(topology: Topology) -> Iterable[tuple[str, str | None, str, str
         yield "P2P", None, why, SOURCES["p2p"], ""
 
 
-def _silent_about_p2p(name: str | None, driver: str | None) -> bool:
-    if not name or not driver or not re.search(r"RTX 40\d\d", name):
-        return False
-    version = tuple(int(part) for part in re.findall(r"\d+", driver))
-    return version < FIXED_P2P
+def _rtx40(gpu: Gpu) -> bool:
+    return re.search(r"RTX 40\d\d", gpu.name or "") is not None
+
+
+def _silent_about_p2p(gpu: Gpu) -> bool:
+    version = tuple(int(part) for part in re.findall(r"\d+", gpu.driver or ""))
+    return _rtx40(gpu) and bool(version) and version < FIXED_P2P
 
 
 def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
@@ -231,21 +242,27 @@ def _both(topology: Topology, a: str, b: str) -> bool:
 def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
     """A virtual machine whose PCI topology is a fiction, unless NCCL is told the real one."""
     links = [near.link for near in nearest(topology) if near.link]
-    told = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
-    default = "/var/run/nvidia-topologyd/virtualTopology.xml"
     files = topology.host.topology_files
-    if not topology.host.virtual or not links or set(links) & set(DIRECT) or told:
+    told = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
+    if not links or set(links) & set(DIRECT) or told or DEFAULT_FILE in files:
         return
-    if default in files:
-        return
-    why = "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far"
-    if len(files) == 1:
-        yield "NCCL_TOPO_FILE", files[0], why, SOURCES["cloud"], "env"
-    else:
-        why += (
-            f"; choose from {', '.join(files)}" if files else "; the cloud's images have the file"
+    if topology.host.virtual is None and _looks_virtual(topology):
+        why = (
+            "every link is the same and all GPUs are near the same CPUs: if this is a virtual "
+            "machine, its PCI topology is a fiction, and the cloud has a file with the real one"
         )
         yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
+    elif topology.host.virtual and len(files) == 1:
+        yield "NCCL_TOPO_FILE", files[0], _FICTION, SOURCES["cloud"], "env"
+    elif topology.host.virtual:
+        where = f"choose from {', '.join(files)}" if files else "the cloud's images have the file"
+        yield "NCCL_TOPO_FILE", None, f"{_FICTION}; {where}", SOURCES["cloud"], ""
+
+
+def _looks_virtual(topology: Topology) -> bool:
+    gpus = set(topology.gpu_labels)
+    codes = {link for a, b, link in topology.links if a in gpus or b in gpus}
+    return len(codes) == 1 and len({gpu.cpus for gpu in topology.gpus}) == 1
 
 
 def _device_order(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:

@@ -36,7 +36,12 @@ class Ring:
 
 
 def islands(topology: Topology) -> tuple[tuple[int, ...], ...]:
-    """GPUs that reach each other over NVLink, over others too; a GPU without any is alone."""
+    """GPUs that reach each other over NVLink, over others too; a GPU without any is alone.
+
+    Empty where not all links between GPUs are known.
+    """
+    if any(topology.link(a, b) is None for a, b in _pairs(topology)):
+        return ()
     rest = [gpu.index for gpu in topology.gpus]
     found = []
     while rest:
@@ -74,9 +79,9 @@ def nearest(topology: Topology) -> tuple[Near, ...]:
 def _nearest(topology: Topology, gpu: Gpu, nics: Sequence[Nic]) -> Near:
     links = [(nic, topology.link(gpu.label, nic.label)) for nic in nics]
     known = [(nic, link) for nic, link in links if link]
-    if not known:
+    best = min((link for _, link in known), key=distance, default=None)
+    if best is None or (best != "PIX" and len(known) < len(links)):
         return Near(gpu.index, None)
-    best = min((link for _, link in known), key=distance)
     return Near(gpu.index, best, tuple(nic for nic, link in known if link == best))
 
 
@@ -128,7 +133,7 @@ def _ring(gpus: list[int], near: set[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def shown_islands(topology: Topology) -> str:
-    """The NVLink islands in words: `0-3 4-7`; a `-` where no GPU has NVLink."""
+    """The NVLink islands in words: `0-3 4-7`; a `-` where no GPU has NVLink, or it is not known."""
     joined = [island for island in islands(topology) if len(island) > 1]
     return " ".join(_span(island) for island in joined) or "-"
 

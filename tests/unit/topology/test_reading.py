@@ -1,0 +1,174 @@
+"""A node's answers together: what each adds, and what is left when one is missing."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
+
+from dslaunch.topology import COMMANDS, Topology, answers_in, read
+from dslaunch.topology.inventory import p2p
+from dslaunch.topology.shape import islands, nearest, ring, summary
+
+H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
+    f"{at}, NVIDIA H100 80GB HBM3, 81559 MiB, 00000000:{at}B:00.0, 570.86.15\n" for at in range(8)
+)
+PORTS = "".join(
+    f"/sys/class/infiniband/mlx5_{at}/ports/1/state:{'1: DOWN' if at == 3 else '4: ACTIVE'}\n"
+    f"/sys/class/infiniband/mlx5_{at}/ports/1/rate:400 Gb/sec (4X NDR)\n"
+    f"/sys/class/infiniband/mlx5_{at}/ports/1/link_layer:InfiniBand\n"
+    for at in range(8)
+)
+ANSWERS = {
+    "topo_m": topo_m(H100),
+    "gpu_list": gpu_list(["NVIDIA H100 80GB HBM3"] * 8),
+    "gpu_query": H100_QUERY,
+    "nvlink": "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n"
+    + "\t Link 0: 26.562 GB/s\n" * 17
+    + "\t Link 17: <inactive>\n",
+    "ib": PORTS,
+    "ib_net": "/sys/class/infiniband/mlx5_0/device/net/ib0\n",
+    "speeds": "/sys/class/net/eth0/speed:25000\n/sys/class/net/lo/speed:-1\n",
+    "numa": "/sys/devices/system/node/node0/cpulist:0-51\n"
+    "/sys/devices/system/node/node1/cpulist:52-103\n"
+    "/sys/devices/system/node/node2/cpulist:\n",
+    "sockets": "0\n1\n",
+    "virtual": "physical\nSupermicro\nSYS-821GE\n",
+    "iommu": "iommus: dmar0 dmar1\nBOOT_IMAGE=/vmlinuz iommu=pt quiet\n",
+    "acs": "\t\tACSCtl:\tSrcValid+ TransBlk-\n\t\tACSCtl:\tSrcValid- TransBlk-\n",
+    "topo_files": "ls: cannot access '/opt/microsoft': No such file or directory\n",
+    "route": "10.0.0.2 dev eth0 src 10.0.0.1 uid 0 \\    cache \n",
+    "settings": "NCCL_DEBUG=WARN\ncat: /etc/nccl.conf: No such file or directory\n",
+}
+
+
+def test_all_answers_together_are_the_machine():
+    found = read(ANSWERS)
+    assert summary(found) == "8x H100 80GB, NV18 full mesh, GPU-NIC PIX 7/8 SYS 1/8, 2 sockets"
+    assert (found.gpus[1].memory, found.gpus[1].bus) == (81559, "00000000:1B:00.0")
+    assert found.gpus[0].nvlinks == (17, 18)
+    assert found.nics[0].interfaces == ("ib0",)
+    assert (found.nics[0].active, found.nics[0].rate) == (True, 400.0)
+    assert found.nics[3].active is False
+    host = found.host
+    assert (host.sockets, host.numa_nodes, host.virtual) == (2, 2, False)
+    assert (host.iommu, host.acs, host.topology_files) == (False, 1, ())
+    assert (host.interface, host.address) == ("eth0", "10.0.0.1")
+    assert host.speeds == (("eth0", 25000),)
+    assert host.settings == (("NCCL_DEBUG", "WARN"),)
+    assert found.notes == ("GPU0 has 17 of 18 NVLinks active",)
+
+
+def test_there_is_a_command_for_every_answer():
+    assert set(ANSWERS) | {"p2p"} == set(COMMANDS)
+    assert all(question.command and question.about for question in COMMANDS.values())
+
+
+@pytest.mark.parametrize("without", sorted(set(ANSWERS) - {"topo_m"}))
+def test_an_answer_that_is_missing_costs_only_itself(without: str):
+    found = read({name: text for name, text in ANSWERS.items() if name != without})
+    assert found.status == "ok"
+    assert found.link("GPU0", "GPU7") == "NV18"
+
+
+def test_no_answers_are_a_machine_of_which_nothing_is_known():
+    found = read({})
+    assert found.trouble
+    assert (found.status, found.trouble.kind) == ("none", "no_answer")
+    assert summary(found) == "unknown: nvidia-smi gave no answer"
+
+
+def test_gpus_that_are_listed_are_known_without_a_matrix():
+    found = read({"topo_m": "", "gpu_list": gpu_list(["NVIDIA L40S", "NVIDIA L40S"])})
+    assert [gpu.name for gpu in found.gpus] == ["NVIDIA L40S"] * 2
+
+
+def test_a_text_of_several_commands_is_taken_apart():
+    found = read(answers_in("".join(ANSWERS.values())))
+    assert (found.gpus[0].name, found.nics[0].rate) == ("NVIDIA H100 80GB HBM3", 400.0)
+    assert found.host.interface == "eth0"
+
+
+def test_other_counts_of_gpus_are_noted():
+    found = read({"topo_m": topo_m(BRIDGED), "gpu_list": gpu_list(["NVIDIA A30"] * 2)})
+    assert found.notes == ("`nvidia-smi -L` lists 2 GPUs, the matrix has 4",)
+
+
+def test_mig_devices_are_counted():
+    listed = gpu_list(["NVIDIA H200"]) + "  MIG 3g.71gb     Device  0: (UUID: MIG-1)\n" * 2
+    assert read({"topo_m": topo_m(Wiring(1)), "gpu_list": listed}).gpus[0].mig == 2
+
+
+P2P = "        GPU0    GPU1\n GPU0   X       CNS\n GPU1   CNS     X\n\nLegend:\n\n  X    = Self\n"
+
+
+def test_pairs_without_p2p_are_known():
+    found = read({"topo_m": topo_m(Wiring(2)), "p2p": P2P})
+    assert (found.p2p, found.p2p_known) == ((("GPU0", "GPU1", "CNS"),), True)
+
+
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_p2p_matrix_with_a_line_missing_is_not_read(line: int):
+    lines = P2P.split("\n")
+    assert p2p("\n".join(lines[:line] + lines[line + 1 :])) is None
+
+
+def topology(wiring: Wiring) -> Topology:
+    return read({"topo_m": topo_m(wiring)})
+
+
+def test_islands_are_gpus_that_reach_each_other_over_nvlink():
+    assert islands(topology(H100)) == (tuple(range(8)),)
+    assert islands(topology(CUBE)) == (tuple(range(8)),)
+    assert islands(topology(BRIDGED)) == ((0, 2), (1, 3))
+    assert islands(topology(Wiring(2))) == ((0,), (1,))
+
+
+def test_each_gpu_has_its_nearest_nic():
+    near = nearest(topology(H100))
+    assert [(each.link, [nic.shown for nic in each.nics]) for each in near[:2]] == [
+        ("PIX", ["mlx5_0"]),
+        ("PIX", ["mlx5_1"]),
+    ]
+
+
+def test_the_ring_is_found_whose_worst_link_is_nearest():
+    cube, bridged = ring(topology(CUBE)), ring(topology(BRIDGED))
+    assert cube
+    assert bridged
+    assert (cube.worst, bridged.worst) == ("NV2", "NODE")
+    assert sorted(cube.order) == list(range(8))
+    assert ring(topology(Wiring(1))) is None
+
+
+def test_sixteen_gpus_are_no_long_search():
+    found = ring(topology(Wiring(16, (), mesh(16, "NV6"))))
+    assert found
+    assert found.worst == "NV6"
+
+
+SUMMARIES = [
+    (H100, "8x GPU, NV18 full mesh, GPU-NIC PIX 8/8, 2 NUMA nodes"),
+    (CUBE, "8x GPU, NVLink mesh, SYS elsewhere, no RDMA NIC, 1 NUMA node"),
+    (BRIDGED, "4x GPU, NV12 islands 2+2, NODE/SYS between, GPU-NIC SYS 4/4, 2 NUMA nodes"),
+    (Wiring(2, (), {(0, 1): "NV4"}), "2x GPU, NV4 bridge, no RDMA NIC, 1 NUMA node"),
+    (Wiring(2), "2x GPU, SYS between GPUs, no NVLink, no RDMA NIC, 1 NUMA node"),
+    (Wiring(1), "1x GPU, no RDMA NIC, 1 NUMA node"),
+]
+
+
+@pytest.mark.parametrize(("wiring", "line"), SUMMARIES, ids=[line for _, line in SUMMARIES])
+def test_a_machine_is_said_in_a_line(wiring: Wiring, line: str):
+    assert summary(topology(wiring)) == line
+
+
+def test_a_machine_that_was_read_in_part_says_so_and_no_more():
+    text = topo_m(H100)
+    found = read({"topo_m": text[: text.index("GPU3\tNV18")]})
+    assert summary(found) == "8x GPU, NV18 where read, GPU-NIC PIX 3/8, read in part"
+
+
+def test_models_keep_what_tells_them_apart():
+    names = ["NVIDIA A100-SXM4-40GB", "Tesla V100-PCIE-16GB", "NVIDIA L40S"]
+    query = "index, name, memory.total [MiB]\n2, NVIDIA L40S, 46068 MiB\n"
+    found = read({"topo_m": topo_m(Wiring(3)), "gpu_list": gpu_list(names), "gpu_query": query})
+    assert summary(found).startswith("1x A100-SXM4-40GB + 1x V100-PCIE-16GB + 1x L40S 45GiB,")
