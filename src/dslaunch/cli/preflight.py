@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
+    from dslaunch.run.source import Source
 
 Only = Annotated[
     list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
@@ -80,7 +81,7 @@ def preflight(
         scope, facts = replayed(saved)
     else:
         which = options.selection(include, exclude, nodes, None, label)
-        scope = _scope(file, which, wanted, launcher, script)
+        scope = _scope(file, which, wanted, launcher, script, wanted.named(known))
         facts = _ask(scope, wanted.of(known, scope.cluster), options.find_cluster(file))
     if save is not None:
         _write(save, facts.to_json())
@@ -104,7 +105,12 @@ def _words_on(known: Mapping[str, Check], name: str | None) -> str:
 
 
 def _scope(
-    file: Path | None, which: Selection, wanted: Wanted, launcher: str | None, script: str | None
+    file: Path | None,
+    which: Selection,
+    wanted: Wanted,
+    launcher: str | None,
+    script: str | None,
+    named: frozenset[str],
 ) -> Scope:
     """What is checked; without a selection also the spares, which may be needed one day."""
     from dslaunch.cluster.select import Selection, select
@@ -128,9 +134,17 @@ def _scope(
         purposes=wanted.purposes,
         directories=tuple(dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])),
         root=source.remote if source else "",
-        files=source.digests if source else (),
+        files=_files(source),
+        named=named,
         token=secrets.token_hex(8),
     )
+
+
+def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
+    """The job's files with their SHA-256; a script that is not here has none."""
+    if source is None:
+        return ()
+    return source.digests or (((source.script, ""),) if source.script else ())
 
 
 def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
@@ -159,6 +173,8 @@ def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
         directories=scope.directories,
         root=scope.root,
         files=scope.files,
+        named=tuple(sorted(scope.named)),
+        here=survey.here,
     )
 
 

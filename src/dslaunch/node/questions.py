@@ -125,6 +125,48 @@ def _run(argument: Answer) -> Answer:
     return {"code": done.returncode, **{k: v.decode(errors="replace") for k, v in texts.items()}}
 
 
+def _each(argument: Answer) -> Dict[str, Answer]:
+    """Run many programs, name -> argument vector, `at_once` at a time. One whose errors contain a
+    word of `again` is tried three times: a server that has too many callers drops some."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(argv: List[str]) -> Answer:
+        import random
+
+        for attempt in range(3):
+            done = _run({"argv": argv})
+            if not done["code"] or not any(word in done["err"] for word in argument["again"]):
+                break
+            time.sleep((attempt + random.random()) / 2)
+        return done
+
+    programs: Dict[str, List[str]] = argument["programs"]
+    with ThreadPoolExecutor(max_workers=argument["at_once"]) as pool:
+        running = {name: pool.submit(one, argv) for name, argv in programs.items()}
+        return {name: future.result() for name, future in running.items()}
+
+
+def _present(names: List[str]) -> Dict[str, str]:
+    """Where programs are, by name, and which absolute paths exist; what is not there is left
+    out."""
+    import shutil
+
+    search = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
+    found = {
+        name: name
+        if name.startswith("/") and os.path.exists(name)
+        else shutil.which(name, path=search)
+        for name in names
+    }
+    return {name: path for name, path in found.items() if path}
+
+
+def _texts(paths: List[str]) -> Dict[str, str]:
+    """Texts of files anywhere; what cannot be read is left out."""
+    texts = {path: text_of(absolute(path)) for path in paths}
+    return {path: text for path, text in texts.items() if text}
+
+
 def _path(path: str) -> Answer:
     """What a path is: kind, owner, space, and the file system that it is on."""
     import stat
@@ -284,6 +326,9 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "interfaces": lambda _: network.interfaces(),
     "listen": network.listen,
     "run": _run,
+    "each": _each,
+    "present": _present,
+    "texts": _texts,
     "path": _path,
     "list": _list,
     "write": _write,

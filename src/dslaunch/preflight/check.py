@@ -52,7 +52,9 @@ class Scope:
     root: str = ""
     """The nodes' directory that holds the job's files."""
     files: tuple[tuple[str, str], ...] = ()
-    """The job's files below it, with their SHA-256 here."""
+    """The job's files below it, with their SHA-256 here; empty where there is no such file here."""
+    named: frozenset[str] = frozenset()
+    """Checks that were asked for by name."""
     token: str = "0"
     """New for each preflight: names marks and proves who answers at a port."""
 
@@ -82,6 +84,8 @@ class Answers:
     clock: tuple[float, float] | None = None
     """How far its clock is ahead of ours, and by how much that may be wrong. Seconds."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What this machine answered itself, in the form of `recorded`."""
 
     @property
     def host(self) -> str:
@@ -102,6 +106,13 @@ class Answers:
     def has(self, name: str) -> bool:
         """Whether a question has an answer."""
         return "value" in self.recorded.get(self.asked[name].key, {})
+
+    def from_here(self, question: Question) -> Any:
+        """This machine's own answer to a question of `here`. Raises UnansweredError."""
+        answer = self.here.get(question.key, {"error": "it was not asked here"})
+        if "error" in answer:
+            raise UnansweredError(answer["error"])
+        return answer["value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,8 @@ class Check:
     """Of each node by itself."""
     compare: Callable[[Nodes], Iterable[Verdict]] | None = None
     """Of the nodes with each other; a verdict names its hosts."""
+    here: Callable[[Scope], Asked] | None = None
+    """Asked of the machine that dslaunch runs on, by the same program as the nodes."""
     then: Callable[[Nodes], Mapping[str, Asked]] | None = None
     """Questions that depend on the first answers, by host."""
     after: Callable[[Nodes], Mapping[str, Asked]] | None = None

@@ -31,6 +31,10 @@ class Wanted:
             left_out |= _named(checks, cluster.preflight.skip, "the cluster file's `preflight`")
         return {name: check for name, check in checks.items() if name in wanted - left_out}
 
+    def named(self, checks: Mapping[str, Check]) -> frozenset[str]:
+        """The checks that were asked for by name. Raises UsageError."""
+        return frozenset(_named(checks, self.only, "--only"))
+
 
 def _named(checks: Mapping[str, Check], words: Iterable[str], option: str) -> set[str]:
     found: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,10 @@ class Facts:
     directories: tuple[str, ...] = ()
     root: str = ""
     files: tuple[tuple[str, str], ...] = ()
+    named: tuple[str, ...] = ()
+    """Checks that were asked for by name."""
+    here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the machine that dslaunch ran on answered: question key -> answer."""
 
     def to_json(self) -> str:
         """As a text of JSON."""
@@ -64,6 +68,7 @@ def read(path: Path) -> Facts:
             purposes=tuple(data.pop("purposes")),
             directories=tuple(data.pop("directories")),
             files=tuple((path, digest) for path, digest in data.pop("files")),
+            named=tuple(data.pop("named", ())),
             **data,
         )
     except OSError as error:

@@ -99,6 +99,7 @@ def answers(name: str, check: Check, scope: Scope, facts: Facts) -> dict[str, An
             {**facts.nodes[node.host].hello, "noise": facts.nodes[node.host].noise},
             facts.nodes[node.host].clock,
             limits,
+            facts.here,
         )
         for node in scope.nodes
         if node.host in facts.nodes

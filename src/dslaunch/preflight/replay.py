@@ -22,6 +22,7 @@ def replayed(path: Path) -> tuple[Scope, Facts]:
         directories=facts.directories,
         root=facts.root,
         files=facts.files,
+        named=frozenset(facts.named),
         token=facts.token,
     )
     return scope, facts

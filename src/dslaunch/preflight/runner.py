@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Sco
 from dslaunch.preflight.facts import NodeFacts
 from dslaunch.transport import program
 from dslaunch.transport.base import Channel, Connection, Transport
+from dslaunch.transport.process import ProcessChannel
 
 MODULES = ("network", "questions", "survey")
 PINGS = 3
@@ -137,6 +139,21 @@ class Conversation:
         return NodeFailure(self.node.host, "lost", why, "try it by hand with `ssh`")
 
 
+class Here:
+    """This machine as a node, without a connection."""
+
+    def connect(self, node: Node) -> Here:
+        """Nothing is to be opened."""
+        return self
+
+    def start(self, line: str) -> Channel:
+        """Run a shell line."""
+        return ProcessChannel(["/bin/sh", "-c", line])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Survey:
     """Asks all nodes at once, round by round; a node that does not answer holds nobody up."""
 
@@ -145,22 +162,42 @@ class Survey:
         mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
         self.talks = {node.host: Conversation(node, mark) for node in scope.nodes}
         self.failures: dict[str, NodeFailure] = {}
+        self.here: dict[str, Mapping[str, Any]] = {}
+        """What this machine answered itself."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
 
     def run(self) -> dict[str, NodeFacts]:
         """Ask everything; those that failed are in `failures`."""
         way = transport.get(self.scope.cluster.transport, self.scope.cluster)
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
-        pool = ThreadPoolExecutor(max_workers=max(1, len(self.talks)))
+        pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
+        own = pool.submit(self._ask_here)
         try:
             self._round(pool, lambda talk: self._begin(talk, way, first), _longest(first))
             self._further(pool)
+            wait([own], GRACE)
         finally:
             closing = [pool.submit(talk.close) for talk in self.talks.values()]
             wait(closing, 5)
             pool.shutdown(wait=False, cancel_futures=True)
             way.close()
         return {host: _facts(talk) for host, talk in self.talks.items()}
+
+    def _ask_here(self) -> None:
+        """Ask this machine what a check wants to know from it, by a program as on the nodes."""
+        asked = [q for c in self.checks.values() if c.here for q in c.here(self.scope).values()]
+        if not asked:
+            return
+        talk = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
+        try:
+            talk.open(Here())
+            talk.ask(asked)
+        except Silent as error:
+            self.here = {q.key: {"error": str(error)} for q in asked}
+        else:
+            self.here = talk.answers
+        finally:
+            talk.close()
 
     def _begin(self, talk: Conversation, way: Transport, first: Sequence[Question]) -> None:
         with self.gate:

@@ -1,0 +1,146 @@
+"""A check's case as a file: what nodes answered, and what the check must say of it.
+
+A case is `<check>/<case>.toml`. `[answers.NAME]` holds `value`, `json` (the same as a text, for
+null) or `error`; NAME is how the check calls the question, in whichever round it is asked. For
+several nodes `[node.HOST.answers.NAME]` and `[node.HOST.hello]` add to it. `[here.NAME]` is what
+this machine answers, `[hello]`, `[scope]` and `[limits]` are taken as they are, `clock` is a pair;
+`scope.cluster` is the text of a cluster file, by default one of the nodes named. Each
+`[[verdict]]` has a level, a part of `found`, and, if it is told, `hosts`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import Answers, Asked, Check, Finding, Scope
+from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.judge import REACHED, judge
+
+Table = Mapping[str, Any]
+HELLO = {
+    **{"hostname": "node1", "kernel": "6.1.0-13-amd64", "machine": "x86_64"},
+    **{"boot": "b0000001", "network": "net:[4026531840]", "python": [3, 11, 2]},
+    **{"executable": "/usr/bin/python3", "uid": 1000, "home": "/home/alice", "cores": 8},
+    "umask": 0o022,
+}
+LISTS = ("directories", "named", "purposes")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file."""
+
+    path: Path
+    content: Table
+
+    @property
+    def check(self) -> str:
+        """The name of the check."""
+        return self.path.parent.name
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes; one if none is named."""
+        return tuple(self.content.get("node", {"node1": {}}))
+
+    def of(self, host: str, part: str) -> Table:
+        """What a node has of a part: the common, and its own."""
+        own: Table = self.content.get("node", {}).get(host, {}).get(part, {})
+        return {**self.content.get(part, {}), **own}
+
+
+def read(path: Path) -> Case:
+    """Read a case."""
+    return Case(path, tomllib.loads(path.read_text("utf-8")))
+
+
+def answer(said: Table) -> Table:
+    """An answer as a node records it."""
+    return {"value": json.loads(said["json"])} if "json" in said else said
+
+
+def scope_of(case: Case, name: str) -> Scope:
+    """What is checked."""
+    told = {**case.content.get("scope", {})}
+    nodes = ", ".join(f"{{host: {host}, slots: 2}}" for host in case.hosts)
+    text = told.pop("cluster", f"nodes: [{nodes}]")
+    limits = case.content.get("limits")
+    if limits:
+        text += f"\npreflight: {{limits: {{{name}: {json.dumps(limits)}}}}}\n"
+    cluster = parse_cluster(text, "c.yaml")
+    nodes_used = tuple(node for node in cluster.nodes if node.host in case.hosts)
+    for key in LISTS:
+        told[key] = tuple(told.get(key, ()))
+    told["named"], told["purposes"] = frozenset(told["named"]), frozenset(told["purposes"])
+    files = tuple((path, digest) for path, digest in told.pop("files", []))
+    return Scope(cluster, nodes_used, files=files, **told)
+
+
+def facts_of(case: Case, check: Check) -> tuple[Scope, Facts]:
+    """The recorded answers as if the nodes had been asked round by round."""
+    scope = scope_of(case, case.check)
+    answers: dict[str, dict[str, Table]] = {host: {} for host in case.hosts}
+    used: set[str] = set()
+
+    def take(host: str, asked: Asked) -> None:
+        for name, question in asked.items():
+            if name in case.of(host, "answers"):
+                used.add(name)
+                answers[host][question.key] = answer(case.of(host, "answers")[name])
+
+    here = check.here(scope) if check.here else {}
+    own = {
+        q.key: answer(case.content["here"][n]) for n, q in here.items() if "here" in case.content
+    }
+    for host in case.hosts:
+        take(host, check.ask(scope))
+    for further in (check.then, check.after):
+        for host, asked in (
+            further(nodes_of(case, check, scope, answers)).items() if further else ()
+        ):
+            take(host, asked)
+    told = {name for host in case.hosts for name in case.of(host, "answers")}
+    assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
+    nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
+    return scope, Facts("", "c.yaml", scope.token, 0.0, nodes, {}, here=own)
+
+
+def node_facts(case: Case, host: str, answers: Table) -> NodeFacts:
+    """What one node answered."""
+    hello = {**HELLO, "hostname": host, "boot": f"boot-{host}", **case.of(host, "hello")}
+    clock = case.content.get("node", {}).get(host, {}).get("clock", case.content.get("clock"))
+    noise = hello.pop("noise", "")
+    return NodeFacts(hello, answers, tuple(clock) if clock else None, 0.1, noise)
+
+
+def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, Answers]:
+    """What a check sees between two rounds."""
+    return {
+        node.host: Answers(
+            node,
+            scope,
+            check.ask(scope),
+            answers[node.host],
+            node_facts(case, node.host, {}).hello,
+        )
+        for node in scope.nodes
+    }
+
+
+def findings(case: Case, check: Check) -> tuple[Finding, ...]:
+    """What the check says of it."""
+    scope, facts = facts_of(case, check)
+    report = judge(scope, facts, {case.check: check})
+    return tuple(finding for finding in report.findings if finding.check != REACHED)
+
+
+def expected(case: Case) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Level, a part of the words, and hosts, of each finding that must be."""
+    for verdict in case.content["verdict"]:
+        yield verdict["level"], verdict["found"], tuple(verdict.get("hosts", ()))

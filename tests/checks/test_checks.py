@@ -1,0 +1,51 @@
+"""Every check on recorded answers: says what it must, for each case and nothing beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dslaunch.preflight.checks import built_in
+from tests.checks.recorded import Case, expected, findings, read
+
+CASES = [read(path) for path in sorted(Path(__file__).parent.glob("*/*.toml"))]
+CHECKS = built_in()
+GOOD = {"pass", "skip", "info"}
+
+
+def _name(case: Case) -> str:
+    return f"{case.check}-{case.path.stem}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_a_check_says_of_recorded_answers_what_it_must(case: Case) -> None:
+    found = findings(case, CHECKS[case.check])
+    wanted = list(expected(case))
+    said = [(f.level, f.found, f.hosts) for f in found]
+    assert len(said) == len(wanted), said
+    left = list(said)
+    for level, words, hosts in wanted:
+        match = [s for s in left if s[0] == level and words in s[1] and hosts in ((), s[2])]
+        assert match, (level, words, hosts, said)
+        left.remove(match[0])
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_a_finding_that_is_bad_says_what_to_do(case: Case) -> None:
+    for finding in findings(case, CHECKS[case.check]):
+        if finding.level in ("fail", "warn"):
+            assert finding.fix and finding.see, finding
+        assert finding.found == finding.found.strip().rstrip("."), finding
+        assert finding.hosts, finding
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_a_check_has_a_case_that_passes_and_one_that_does_not(name: str) -> None:
+    levels = [{level for level, _, _ in expected(case)} for case in CASES if case.check == name]
+    assert any(level <= GOOD for level in levels), "no case passes"
+    assert any(level - GOOD for level in levels) or name in ONLY_TELL, "no case fails"
+
+
+ONLY_TELL = {"net.firewall"}
+"""Checks that only ever tell, and never find fault."""
