@@ -166,6 +166,8 @@ class Following:
     tell: Callable[[str], None]
     """Told to a person at once: states, reasons, a controller that is silent."""
     same: Callable[[JobInfo], bool] = lambda info: True
+    output: str = ""
+    """Where the output of a job is that SLURM may have forgotten."""
     jobs: dict[str, JobInfo] = field(default_factory=dict)
     tails: dict[str, tuple[Tail, Reader]] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
@@ -188,6 +190,14 @@ class Following:
             if not busy:
                 time.sleep(LOOK)
         return None
+
+    def catch_up(self) -> tuple[JobInfo, ...]:
+        """Take what there is by now, and no more."""
+        self.ask()
+        while self.read():
+            pass
+        self._last_words()
+        return tuple(self.jobs.values())
 
     @property
     def over(self) -> bool:
@@ -226,10 +236,11 @@ class Following:
             self.told[info.job] = words
             if info.array or not info.over:  # how a single job ended is said at the very end
                 self.tell(words)
-        if info.output and not info.waiting and info.component == 0 and "%" not in info.output:
-            self.tails.setdefault(info.output, (Tail(Path(info.output)), Reader(self.layout)))
-        if info.output in self.tails and info.nodes:
-            self.tails[info.output][1].hosts = self._hosts(info)
+        output = info.output or self.output
+        if output and not info.waiting and info.component == 0 and "%" not in output:
+            self.tails.setdefault(output, (Tail(Path(output)), Reader(self.layout)))
+        if output in self.tails and info.nodes:
+            self.tails[output][1].hosts = self._hosts(info)
 
     def _hosts(self, info: JobInfo) -> tuple[str, ...]:
         """The nodes in the order of the step: those of all components."""
@@ -249,11 +260,14 @@ class Following:
                 quiet = clock()
             else:
                 time.sleep(0.1)
+        self._last_words()
+        return tuple(self.jobs.values())
+
+    def _last_words(self) -> None:
         for tail, reader in self.tails.values():
             self._take(reader.end())
             tail.close()
         self.watch.flush_all()
-        return tuple(self.jobs.values())
 
     def _take(self, pieces: Iterable[tuple[str, int | None, bytes]]) -> None:
         now = time.time()

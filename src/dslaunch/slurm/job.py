@@ -15,7 +15,7 @@ from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.launch import cluster_json, new_run_id, open_record, read_secrets
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.record import ABOUT, CLUSTER, RESULT, Record, runs_directory
-from dslaunch.run.watch import Screen, Watch
+from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, gone, still_the_same, submit_environment
 from dslaunch.slurm.follow import Following, Layout
 from dslaunch.slurm.states import JobInfo, how_ended
@@ -36,6 +36,8 @@ class Submitted:
     name: str
     submitted: str
     """When, as SLURM writes it; empty: it did not say."""
+    output: str
+    """Its file, likewise."""
     layout: Layout
     directory: Path
     """The run directory."""
@@ -69,14 +71,14 @@ def submit(
     number = client.submit(script, submit_environment(environ, script, secrets))
     record = open_record(runs_directory(environ) / new_run_id(job))
     info = _first(client, number)
-    made = Submitted(number, job_name(batch), info.submitted, layout, record.directory)
+    made = Submitted(number, job_name(batch), info.submitted, info.output, layout, record.directory)
     about = {
         "program": job.program,
         "cluster": cluster.name,
         "launcher": job.launcher,
         "hosts": list(batch.launch.allocation.hosts),
         "world_size": sum(nodes * slots for nodes, slots in layout.groups),
-        "detached": True,
+        "detached": False,
         "attempt": 0,
         "agents": record.directory.name,
         "started": time.time(),
@@ -142,7 +144,7 @@ def follow(
     until: Callable[[], bool],
 ) -> Outcome | None:
     """Follow a job to its end; None when `until` says that it is enough."""
-    following = Following(client, made.number, made.layout, watch, tell, same=made.same)
+    following = following_of(client, made, watch, tell)
     ended = following.to_the_end(until=until)
     return None if ended is None else judge(ended, watch)
 
@@ -176,7 +178,8 @@ def submitted(run: Local) -> Submitted | None:
         return None
     groups = tuple((int(nodes), int(slots)) for nodes, slots in about["groups"])
     layout = Layout(groups, bool(about["direct"]), bool(about["elastic"]))
-    return Submitted(about["job"], about["name"], about["submitted"], layout, run.directory)
+    known = (str(about[name]) for name in ("job", "name", "submitted", "output"))
+    return Submitted(*known, layout, run.directory)
 
 
 def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:
@@ -208,12 +211,10 @@ class Nowhere:
         """Nothing."""
 
 
-def show_output(
-    client: Client, made: Submitted, screen: Screen, *, until: Callable[[], bool]
-) -> None:
-    """Give what a recorded job has written, until it is over or `until` says that it is enough."""
-    following = Following(
-        client, made.number, made.layout, Watch(screen), lambda words: None, same=made.same
+def following_of(
+    client: Client, made: Submitted, watch: Watch, tell: Callable[[str], None] = lambda words: None
+) -> Following:
+    """What follows a submitted job."""
+    return Following(
+        client, made.number, made.layout, watch, tell, same=made.same, output=made.output
     )
-    following.to_the_end(until=until)
-    following.watch.flush_all()

@@ -1,0 +1,140 @@
+"""Nodes from SLURM's variables and lists, recorded ones too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.errors import UsageError
+from dslaunch.slurm.allocation import (
+    Given,
+    bare_cluster,
+    from_partition,
+    from_sinfo,
+    given,
+    gpu_indexes,
+    gpus_of,
+    in_allocation,
+    partition_file,
+    usable,
+)
+
+NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
+ONE_LINE = (
+    "NodeName=worker-1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=4 Gres=gpu:a100:4(S:0-1) "
+    "OS=Linux 7.0.0-22-generic #22-Ubuntu SMP  State=ALLOCATED Partitions=main,wrk-1  \n"
+    "NodeName=worker-2 Gres=gpu:a100:8 State=IDLE+DRAIN Partitions=main Reason=bad [root@x]\n"
+    "NodeName=worker-3 Gres=(null) State=IDLE Partitions=other\n"
+)
+MANY_LINES = """NodeName=dev-68 Arch=x86_64 CoresPerSocket=1
+   Gres=gpu:nvidia-rtx-3090:1
+   NodeAddr=dev-68 NodeHostName=dev-68 Version=24.05.0-0rc1
+   State=IDLE ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=compute100
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "slots"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4"}, (4, 4)),
+        ({"SLURM_GPUS_PER_NODE": "a100:4"}, (4, 4)),
+        ({"SLURM_TASKS_PER_NODE": "2,1"}, (2, 1)),
+        ({"SLURM_TASKS_PER_NODE": "2(x2)"}, (2, 2)),
+        ({"SLURM_TASKS_PER_NODE": "1(x2)"}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_slots_are_the_gpus_else_the_tasks(
+    more: dict[str, str], slots: tuple[int | None, ...]
+) -> None:
+    found = given(NODES | more)
+    assert [g.host for g in found] == ["n1", "n2"]
+    assert tuple(g.slots and len(g.slots) for g in found) == slots
+
+
+def test_components_follow_each_other() -> None:
+    environ = {
+        "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "a1",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-2]", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+    }  # fmt: skip
+    assert given(environ) == (Given("a1", (0, 1)), Given("b1", None), Given("b2", None))
+
+
+def test_outside_of_an_allocation_it_is_said() -> None:
+    with pytest.raises(UsageError, match="this is no allocation"):
+        given({})
+
+
+def test_the_very_gpus_are_known_from_scontrol() -> None:
+    detail = "JobId=1\n     Nodes=n[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:2-3)\n"
+    assert gpu_indexes(detail) == {"n1": (2, 3), "n2": (2, 3)}
+    assert given(NODES, detail)[0] == Given("n1", (2, 3))
+
+
+def test_a_node_of_the_file_keeps_its_settings_and_another_is_like_the_first() -> None:
+    file = parse_cluster(
+        "nodes: [{host: n1, slots: 8, user: ml, address: 10.0.0.1}, {host: s, slots: 1}]", "c"
+    )
+    made = in_allocation(file, (Given("n1", (0, 1)), Given("x9", None)))
+    assert [(n.host, n.slots, n.user, n.address) for n in made.nodes] == [
+        ("n1", (0, 1), "ml", "10.0.0.1"),
+        ("x9", tuple(range(8)), "ml", None),
+    ]
+
+
+def test_an_allocation_without_slots_is_no_cluster() -> None:
+    assert bare_cluster((Given("n1", (0, 1)),)).nodes[0].slots == (0, 1)
+    with pytest.raises(UsageError, match=r"how many ranks n\[1-2\] can have"):
+        bare_cluster((Given("n1", None), Given("n2", None)))
+
+
+def test_a_partition_is_its_nodes_that_get_jobs() -> None:
+    found = from_partition(ONE_LINE, "main")
+    assert found.nodes == (("worker-1", 4),)
+    assert found.notes == ("left out, since they get no jobs now: worker-2", "GPUs by name: a100")
+
+
+def test_nodes_of_many_lines_are_read_too() -> None:
+    assert from_partition(MANY_LINES, "compute100").nodes == (("dev-68", 1),)
+
+
+def test_a_node_that_sinfo_lists_twice_is_one() -> None:
+    text = "a1|gpu:8|idle\na1|gpu:8|mixed\na2|(null)|down*\n"
+    assert from_sinfo(text, "gpu").nodes == (("a1", 8),)
+
+
+def test_a_partition_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="partition nope: it has no nodes"):
+        from_partition(ONE_LINE, "nope")
+    with pytest.raises(UsageError, match="all of its nodes are down or drained: worker-2"):
+        from_partition(ONE_LINE.splitlines()[1], "main")
+
+
+@pytest.mark.parametrize(
+    ("state", "good"),
+    [
+        ("IDLE", True), ("MIXED", True), ("ALLOCATED+CLOUD", True), ("idle*", False),
+        ("IDLE+DRAIN", False), ("down", False), ("drained", False), ("IDLE~", True),
+        ("mixed-", True), ("MAINT", False),
+    ],
+)  # fmt: skip
+def test_a_state_says_whether_a_node_gets_jobs(state: str, good: bool) -> None:
+    assert usable(state) is good
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [("gpu:8", 8), ("gpu:gen:8(S:0-1)", 8), ("gpu:a:4,gpu:b:2,mps:200", 6), ("(null)", 0)],
+)
+def test_gpus_are_counted(gres: str, count: int) -> None:
+    assert gpus_of(gres) == count
+
+
+def test_the_file_of_a_partition_loads(tmp_path: Path) -> None:
+    cluster = parse_cluster(partition_file(from_partition(ONE_LINE, "main"), "main"), "c.yaml")
+    assert dict(cluster.slurm.options) == {"partition": "main"}
+    assert cluster.nodes[0].slots == (0, 1, 2, 3)
