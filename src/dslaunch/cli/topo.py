@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.errors import UsageError
+from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
     from dslaunch.lint import Remark
@@ -65,6 +65,7 @@ def topo(
         _draw(by_host, svg)
     if apply:
         _apply(apply, advice)
+    _none_read(by_host)
 
 
 def _read(files: list[str]) -> dict[str, Topology]:
@@ -96,6 +97,14 @@ def _text(file: str) -> str:
 def _bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(LARGEST)
+
+
+def _none_read(by_host: dict[str, Topology]) -> None:
+    """Raise DslaunchError if there was no matrix in any of the texts."""
+    troubles = [topology.trouble for topology in by_host.values() if topology.trouble]
+    if len(troubles) == len(by_host):
+        hints = dict.fromkeys(trouble.hint for trouble in troubles if trouble.hint)
+        raise DslaunchError("no node's wiring could be read", hint="\n".join(hints) or None)
 
 
 def _settings(by_host: dict[str, Topology]) -> tuple[Remark, ...]:

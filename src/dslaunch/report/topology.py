@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from dslaunch.cluster.nodeset import fold
@@ -40,7 +40,7 @@ def text(
     if len(by_host) > 1:
         parts.append(_compared(by_host, comparison))
     if advice:
-        parts.append(["advice (nothing is applied)", *_advised(advice, width or WIDTH)])
+        parts.append(["advice", *_advised(advice, width or WIDTH)])
     if remarks:
         parts.append(["settings", *_remarked(remarks, width or WIDTH)])
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -61,8 +61,7 @@ def _machine(hosts: tuple[str, ...], topology: Topology) -> list[str]:
 def _described(topology: Topology) -> list[str]:
     """The facts of one machine, without its name."""
     if topology.trouble:
-        lines = [topology.trouble.message, topology.trouble.hint or ""]
-        return [f"{_INDENT}{line}" for line in lines if line]
+        return [f"{_INDENT}{topology.trouble.hint}"] if topology.trouble.hint else []
     facts = []
     if len(topology.gpus) > 1:
         facts.append(("NVLink", shown_islands(topology)))
@@ -117,8 +116,12 @@ def _advised(advice: Iterable[Advice], width: int) -> Iterable[str]:
 
 
 def _remarked(remarks: Iterable[Remark], width: int) -> Iterable[str]:
+    """What is said of several nodes once."""
+    files: dict[Remark, list[str]] = {}
     for each in remarks:
-        yield from _wrapped(f"{each.file}: {each.level}: {each.message}", width, _INDENT)
+        files.setdefault(replace(each, file=""), []).append(each.file)
+    for each, hosts in files.items():
+        yield from _wrapped(f"{fold(hosts)}: {each.level}: {each.message}", width, _INDENT)
         for line in (each.fix, f"source: {each.source}" if each.source else None):
             if line:
                 yield from _wrapped(line, width)

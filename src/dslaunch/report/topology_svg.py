@@ -58,8 +58,8 @@ def drawing(topology: Topology, name: str = "") -> str:
     ]
     title = " ".join(filter(None, [f"{name}:" if name else "", summary(topology)]))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="wiring" role="img" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" aria-label="{escape(title)}">'
+        '<svg xmlns="http://www.w3.org/2000/svg" class="wiring" role="img" '
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title><desc>{escape(_told(topology))}</desc>"
         f"<style>{_STYLE}</style>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'

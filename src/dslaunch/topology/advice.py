@@ -189,8 +189,8 @@ def _peer_access(topology: Topology) -> Iterable[tuple[str, str | None, str, str
     elif topology.p2p:
         words = sorted({status for *_, status in topology.p2p})
         why = (
-            f"{len(topology.p2p)} pairs of GPUs cannot read each other's memory "
-            f"({', '.join(words)}): NCCL copies through the host's; nothing needs to be set"
+            f"pairs of GPUs that cannot read each other's memory: {len(topology.p2p)} "
+            f"({', '.join(words)}); NCCL copies through the host's, nothing needs to be set"
         )
         yield "P2P", None, why, SOURCES["p2p"], ""
 
@@ -211,8 +211,8 @@ def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, s
         return
     codes = "/".join(sorted({near.link for near in far if near.link}, key=distance))
     why = (
-        f"{len(far)} of {len(topology.gpus)} GPUs are {codes} from the nearest NIC: what they "
-        "send goes through the host's memory"
+        f"{len(far)} of {len(topology.gpus)} GPUs have no NIC nearer than {codes}: what they send "
+        "goes through the host's memory"
     )
     yield "GPUDirect RDMA", None, why, SOURCES["gdr"], ""
 
@@ -223,8 +223,8 @@ def _access_control(topology: Topology) -> Iterable[tuple[str, str | None, str, 
         return
     if topology.host.acs:
         why = (
-            f"{topology.host.acs} PCI bridges have access control on: P2P between GPUs behind "
-            "one switch goes up to the root, or hangs; off in the BIOS or with setpci"
+            f"PCI bridges with access control on: {topology.host.acs}; P2P between GPUs behind one "
+            "switch goes up to the root, or hangs; turn it off in the BIOS or with setpci"
         )
         yield "ACS", None, why, SOURCES["acs"], ""
     elif topology.host.iommu and topology.host.acs is None:
@@ -290,7 +290,7 @@ def slots(
     said: Mapping[str, tuple[int, ...]], by_host: Mapping[str, Topology]
 ) -> tuple[Advice, ...]:
     """Slots of a cluster that are no GPUs; `said` has what its file says of each host."""
-    found = []
+    found: dict[tuple[str | None, str], list[str]] = {}
     for host, topology in by_host.items():
         there = {gpu.index for gpu in topology.gpus}
         extra = sorted(set(said.get(host, ())) - there)
@@ -298,9 +298,11 @@ def slots(
             continue
         left = [slot for slot in said[host] if slot in there]
         why = f"slots {','.join(map(str, extra))} are no GPUs: nvidia-smi shows {len(there)}"
-        value = ",".join(map(str, left)) or None
-        found.append(Advice("slots", value, why, "nvidia-smi topo -m", (host,), "slots"))
-    return tuple(found)
+        found.setdefault((",".join(map(str, left)) or None, why), []).append(host)
+    return tuple(
+        Advice("slots", value, why, "nvidia-smi topo -m", tuple(hosts), "slots")
+        for (value, why), hosts in found.items()
+    )
 
 
 def bandwidth(topology: Topology) -> float | None:

@@ -147,11 +147,18 @@ def _nics_differ(odd: Topology, usual: Topology) -> str:
     mine, others = _to_nics(odd), _to_nics(usual)
     return _several(
         [
-            f"{gpu} is {' '.join(mine.get(gpu, []))} to NICs instead of {' '.join(links)}"
+            f"{gpu} has {_best(mine[gpu], links)} to NICs instead of {_best(links, mine[gpu])}"
             for gpu, links in others.items()
-            if mine.get(gpu) != links
+            if mine[gpu] != links
         ]
     )
+
+
+def _best(links: list[str], others: list[str]) -> str:
+    """The nearest link if that is the difference, else all of them."""
+    if links and others and links[0] != others[0]:
+        return f"at best {links[0]}"
+    return " ".join(links) or "no link"
 
 
 def _each_differs(value: Callable[[Topology], Sequence[object]]) -> Callable[..., str]:

@@ -112,7 +112,7 @@ def test_nics_without_names_are_not_named():
 
 def test_nics_that_are_too_far_for_direct_access_are_told():
     said = found(n1=node(BRIDGED))["GPUDirect RDMA"]
-    assert said.reason.startswith("4 of 4 GPUs are SYS from the nearest NIC")
+    assert said.reason.startswith("4 of 4 GPUs have no NIC nearer than SYS")
     assert said.value is None
 
 
@@ -125,7 +125,7 @@ QUERY = "index, name, driver_version\n" + "".join(
 def test_cards_without_p2p_are_told_and_nothing_is_set():
     said = found(n1=node(Wiring(2), p2p=P2P))["P2P"]
     assert said.value is None
-    assert said.reason.startswith("1 pairs of GPUs cannot read each other's memory (CNS)")
+    assert said.reason.startswith("pairs of GPUs that cannot read each other's memory: 1 (CNS)")
 
 
 def test_an_old_driver_of_cards_without_p2p_hangs():
@@ -139,7 +139,7 @@ def test_an_old_driver_of_cards_without_p2p_hangs():
 def test_access_control_between_gpus_of_one_switch_is_told():
     switched = Wiring(2, (), {(0, 1): "PIX"})
     on = "ACSCtl: SrcValid+\nACSCtl: SrcValid-\n"
-    assert "1 PCI bridges" in found(n1=node(switched, acs=on))["ACS"].reason
+    assert "access control on: 1;" in found(n1=node(switched, acs=on))["ACS"].reason
     assert "ACS" not in found(n1=node(Wiring(2), acs=on))
 
 

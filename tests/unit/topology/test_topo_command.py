@@ -1,0 +1,102 @@
+"""`dslaunch topo` with recorded texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from tests.unit.topology.printed import BRIDGED, H100, topo_m
+from typer.testing import CliRunner, Result
+
+from dslaunch.cli.topo import topo
+from dslaunch.errors import DslaunchError, UsageError
+
+CLUSTER = "nodes:\n  - host: n[1-2]  # both\n    slots: 8\n"
+
+
+def call(*words: str | Path, stdin: str | bytes | None = None) -> Result:
+    app = typer.Typer()
+    app.command()(topo)
+    return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """Two nodes' recorded texts."""
+    for name in ("n1", "n2"):
+        text = topo_m(BRIDGED) + "10.0.0.9 dev ib0 src 10.0.0.1\n"
+        (tmp_path / f"{name}.txt").write_text(text)
+    return sorted(tmp_path.glob("*.txt"))
+
+
+def test_nodes_are_named_as_their_files(two: list[Path]):
+    done = call(*two)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("n[1-2]: 4x GPU, NV12 islands 2+2, ")
+    assert "2 nodes are wired alike" in done.stdout
+
+
+def test_standard_input_is_read(two: list[Path]):
+    assert call(stdin=topo_m(H100)).stdout.startswith("stdin: 8x GPU, NV18 full mesh")
+    assert call("-", stdin=topo_m(H100)).stdout.startswith("stdin: 8x GPU, NV18 full mesh")
+
+
+def test_text_of_other_systems_is_read():
+    assert call(stdin=topo_m(H100).encode("utf-16")).stdout.startswith("stdin: 8x GPU")
+
+
+def test_programs_read_json(two: list[Path]):
+    found = json.loads(call(*two, "--json").stdout)
+    assert list(found["nodes"]) == ["n1", "n2"]
+    assert found["comparison"]["equal"] is True
+
+
+def test_a_drawing_is_a_file(two: list[Path], tmp_path: Path):
+    assert call(two[0], "--svg", tmp_path / "n1.svg").exit_code == 0
+    assert (tmp_path / "n1.svg").read_text().startswith("<svg ")
+
+
+def test_advice_is_written_into_a_cluster_file_when_asked(two: list[Path], tmp_path: Path):
+    file = tmp_path / "c.yaml"
+    file.write_text(CLUSTER)
+    done = call(*two, "--apply", file)
+    assert file.read_text() == (
+        "nodes:\n  - host: n[1-2]  # both\n    slots: 4\nnetwork:\n  interface: ib0\n"
+    )
+    assert f"{file}: set network.interface: ib0" in done.stderr
+    assert f"{file}: set nodes[0].slots: 4" in done.stderr
+
+
+def test_nothing_is_written_unless_asked(two: list[Path], tmp_path: Path):
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    call(*two)
+    assert (tmp_path / "c.yaml").read_text() == CLUSTER
+
+
+def test_nodes_that_the_cluster_does_not_have_are_an_error(two: list[Path], tmp_path: Path):
+    file = tmp_path / "c.yaml"
+    file.write_text(CLUSTER.replace("n[1-2]", "m[1-2]"))
+    done = call(*two, "--apply", file)
+    assert isinstance(done.exception, UsageError)
+    assert "there is no node n1, n2" in done.exception.message
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
+    done = call(tmp_path / "n1.txt")
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.message.endswith("n1.txt: cannot be read: No such file or directory")
+
+
+def test_two_files_of_one_name_are_an_error(two: list[Path], tmp_path: Path):
+    done = call(two[0], tmp_path / "other" / "n1.log")
+    assert isinstance(done.exception, UsageError)
+    assert "there is a file for n1 already" in done.exception.message
+
+
+def test_where_nothing_could_be_read_it_fails_and_says_why():
+    done = call(stdin=b"\x00\xff no matrix \xfe")
+    assert isinstance(done.exception, DslaunchError)
+    assert done.exception.message == "no node's wiring could be read"
+    assert done.stdout.startswith("stdin: unknown: there is no matrix in the text")
