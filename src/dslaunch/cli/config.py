@@ -1,0 +1,331 @@
+"""`dslaunch config`: check, explain and compare DeepSpeed configs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import options, ui
+from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
+from dslaunch.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dslaunch.cluster.select import Selection
+    from dslaunch.deepspeed.batch import Parallelism
+    from dslaunch.deepspeed.compare import Difference
+    from dslaunch.deepspeed.hardware import NodeHardware
+    from dslaunch.deepspeed.subject import Reader, Subject
+    from dslaunch.deepspeed.text import Document
+    from dslaunch.lint import Remark
+
+APP = typer.Typer(
+    name="config",
+    help="Check, explain and compare DeepSpeed configs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+ROUNDS = 5
+"""How often `--fix` looks again, since mending one thing can show another."""
+
+Given = Annotated[Path, typer.Argument(metavar="FILE", help="The config; - for standard input.")]
+Version = Annotated[
+    str | None,
+    typer.Option("--deepspeed", metavar="VERSION", help="Which DeepSpeed; default: the newest."),
+]
+ClusterFile = Annotated[
+    Path | None, typer.Option("--cluster", "-c", help="The cluster file that it is for.")
+]
+ScriptArgs = Annotated[
+    str | None, typer.Option("--script-args", help="The training script's arguments, in quotes.")
+]
+For = Annotated[
+    str | None, typer.Option("--for", help="hf, native or accelerate; default: as it looks.")
+]
+World = Annotated[
+    int | None, typer.Option("--world", min=1, help="How many ranks, without --cluster.")
+]
+Tensor = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel ranks of an mpu.")]
+Pipeline = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
+Parameters = Annotated[
+    float | None, typer.Option("--params", min=1, help="How many the model has, as 7e9.")
+]
+FactsFile = Annotated[
+    Path | None, typer.Option("--facts", help="A JSON list of what the nodes have.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
+Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known around a config."""
+
+    reader: str | None = None
+    version: str | None = None
+    words: tuple[str, ...] | None = None
+    """The script's arguments."""
+    world: int | None = None
+    tensor: int = 1
+    pipeline: int = 1
+    parameters: float | None = None
+    nodes: tuple[NodeHardware, ...] = field(default=())
+
+
+@APP.command("lint")
+def lint(
+    file: Given,
+    cluster: ClusterFile = None,
+    script_args: ScriptArgs = None,
+    reader: For = None,
+    version: Version = None,
+    include: Include = "",
+    exclude: Exclude = "",
+    nodes: Nodes = None,
+    slots: Slots = None,
+    label: Label = None,
+    world: World = None,
+    tensor: Tensor = 1,
+    pipeline: Pipeline = 1,
+    parameters: Parameters = None,
+    facts: FactsFile = None,
+    as_json: Json = False,
+    sarif: Sarif = False,
+    github: Github = False,
+    fix: Fix = False,
+) -> None:
+    """Say what DeepSpeed would ignore, coerce or stop at.
+
+    Exit code 3 where there is an error. No node is asked.
+
+    Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
+    """
+    if as_json + sarif + github > 1:
+        raise UsageError("--json, --sarif and --github: one of them")
+    form = "json" if as_json else "sarif" if sarif else "github" if github else "text"
+    chosen = options.selection(include, exclude, nodes, slots, label)
+    hardware, ranks = _hardware(cluster, chosen, facts)
+    around = Around(
+        reader, version, _words(script_args), ranks or world, tensor, pipeline, parameters, hardware
+    )
+    text = _read(file)
+    remarks = checked(text, str(file), around)
+    if fix:
+        remarks = _mend(file, text, remarks, around)
+    _show(remarks, form)
+    if any(remark.level == "error" for remark in remarks):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _words(script_args: str | None) -> tuple[str, ...] | None:
+    import shlex
+
+    try:
+        return None if script_args is None else tuple(shlex.split(script_args))
+    except ValueError as error:
+        raise UsageError(f"--script-args: {error}") from None
+
+
+def _hardware(
+    cluster: Path | None, chosen: Selection, facts: Path | None
+) -> tuple[tuple[NodeHardware, ...], int | None]:
+    """What the nodes have, and how many ranks there are; a file of facts goes before labels."""
+    from dslaunch.deepspeed.hardware import facts_from_json, hardware_of
+
+    nodes: tuple[NodeHardware, ...] = ()
+    ranks = None
+    if cluster is not None:
+        from dslaunch.cluster.select import select
+
+        allocation = select(options.open_cluster(cluster), chosen)
+        nodes, ranks = hardware_of(allocation), allocation.world_size
+    if facts is None:
+        return nodes, ranks
+    try:
+        return facts_from_json(_read(facts)), ranks
+    except ValueError as error:
+        raise UsageError(f"--facts {facts}: {str(error).splitlines()[0]}") from None
+
+
+def checked(text: str, name: str, around: Around) -> tuple[Remark, ...]:
+    """All remarks on a config's text. Raises UsageError for an unknown reader or version."""
+    from dslaunch.deepspeed.lint import lint as remarks_on
+    from dslaunch.deepspeed.lint import unreadable
+    from dslaunch.deepspeed.text import parse
+
+    try:
+        document = parse(text, name)
+    except ConfigError as error:
+        return unreadable(error)
+    return remarks_on(_subject(document, around))
+
+
+def _subject(document: Document, around: Around) -> Subject:
+    from dslaunch.deepspeed.arguments import read
+    from dslaunch.deepspeed.schema import table
+    from dslaunch.deepspeed.subject import Subject
+
+    arguments = None if around.words is None else read(around.words)
+    return Subject(
+        document,
+        table(around.version),
+        _reader(document, around),
+        arguments,
+        _parallelism(document, around),
+        around.nodes,
+        around.parameters,
+    )
+
+
+def _reader(document: Document, around: Around) -> Reader:
+    from dslaunch.deepspeed.lint import guess_reader
+    from dslaunch.deepspeed.subject import READERS
+
+    if around.reader is None:
+        return guess_reader(document, around.words or ())
+    found = next((reader for reader in READERS if reader == around.reader), None)
+    if found is None:
+        raise UsageError(f"--for {around.reader}: one of {', '.join(READERS)}")
+    return found
+
+
+def _parallelism(document: Document, around: Around) -> Parallelism | None:
+    """How the ranks divide the work, by the options and the config."""
+    from dslaunch.deepspeed.batch import parallelism
+
+    if around.world is None:
+        return None
+    return parallelism(document.data, around.world, around.tensor, around.pipeline)
+
+
+def _mend(file: Path, text: str, remarks: tuple[Remark, ...], around: Around) -> tuple[Remark, ...]:
+    """Write the mended text, and say what is left."""
+    from dslaunch.lint import mended
+
+    new, left = text, remarks
+    for _ in range(ROUNDS):
+        if not any(remark.edits for remark in left):
+            break
+        new = mended(new, left)
+        left = checked(new, str(file), around)
+    if new != text:
+        _write(file, new)
+        ui.say(f"{file}: mended; {len(remarks) - len(left)} of {len(remarks)} remarks are gone")
+    return left
+
+
+def _show(remarks: Sequence[Remark], form: str) -> None:
+    from dslaunch import __version__
+    from dslaunch.report import lint as report
+
+    if form == "sarif":
+        ui.result(report.as_sarif(remarks, __version__))
+    elif form == "github":
+        ui.result(report.as_github(remarks))
+    else:
+        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks))
+
+
+@APP.command("schema")
+def schema(version: Version = None) -> None:
+    """Print a JSON Schema of the config, for editors.
+
+    Example: dslaunch config schema > deepspeed.schema.json
+    """
+    from dslaunch.deepspeed.describe import json_schema
+    from dslaunch.deepspeed.schema import table
+
+    ui.result(json.dumps(json_schema(table(version)), indent=2))
+
+
+@APP.command("explain")
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As zero_optimization.stage or stage.")],
+    version: Version = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a key means, its type, its true default and since when it is there.
+
+    Example: dslaunch config explain overlap_comm
+    """
+    from dslaunch.deepspeed import describe
+    from dslaunch.deepspeed.schema import table
+
+    known = table(version)
+    facts = [describe.explained(found, known) for found in describe.find(known, key)]
+    if as_json:
+        ui.result(json.dumps(facts, indent=2))
+    else:
+        ui.result("\n".join(map(describe.explanation, facts)))
+
+
+@APP.command("diff")
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A")],
+    second: Annotated[Path, typer.Argument(metavar="B")],
+    version: Version = None,
+    as_json: Json = False,
+) -> None:
+    """Show what differs in effect: defaults filled in, old and other names resolved.
+
+    Exit code 1 where something differs, as diff has it.
+
+    Example: dslaunch config diff ds_zero2.json ds_zero3.json
+    """
+    from dataclasses import asdict
+
+    from dslaunch.deepspeed.compare import differences
+    from dslaunch.deepspeed.schema import table
+    from dslaunch.deepspeed.text import parse
+
+    documents = (parse(_read(first), str(first)), parse(_read(second), str(second)))
+    found = differences(*documents, table(version))
+    if as_json:
+        ui.result(json.dumps([asdict(each) for each in found], indent=2))
+    elif found:
+        ui.result(ui.table([("KEY", str(first), str(second)), *map(_row, found)], ui.width()))
+    else:
+        ui.say("no difference in effect")
+    if found:
+        raise typer.Exit(1)
+
+
+def _row(difference: Difference) -> tuple[str, str, str]:
+    from dslaunch.deepspeed.compare import UNSET
+
+    cells = []
+    for value, written in zip(
+        (difference.first, difference.second), difference.written, strict=True
+    ):
+        shown = UNSET if value == UNSET else json.dumps(value)
+        cells.append(shown if written or value == UNSET else f"{shown} (default)")
+    return difference.path, cells[0], cells[1]
+
+
+def _read(file: Path) -> str:
+    try:
+        if str(file) == "-":
+            return sys.stdin.read()
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: no text in UTF-8") from None
+
+
+def _write(file: Path, text: str) -> None:
+    if str(file) == "-":
+        raise UsageError("--fix: standard input cannot be mended")
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"--fix: {file}: {error.strerror}") from None

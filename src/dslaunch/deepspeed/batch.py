@@ -1,0 +1,151 @@
+"""Batch arithmetic: what DeepSpeed makes of its three batch keys. Pure.
+
+`train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
+size`. What is not given follows from the rest; the rules and the words of the errors are those of
+DeepSpeed 0.16.9 to 0.19.8 (runtime/config.py, `_set_batch_related_parameters` and
+`_batch_assertion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TRAIN = "train_batch_size"
+MICRO = "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
+MISSING = "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How the ranks of a job divide the work."""
+
+    world: int
+    """All ranks."""
+    tensor: int = 1
+    """Ranks that hold one layer together, when the model brings an `mpu` as Megatron's do."""
+    pipeline: int = 1
+    """Stages of a PipelineModule."""
+    sequence: int = 1
+    """Ranks that share one sequence (Ulysses; `sequence_parallel_size` in the config)."""
+    autotp: int = 1
+    """`tensor_parallel.autotp_size`. DeepSpeed counts these ranks as data-parallel all the same,
+    as it reads the config before it knows of them (0.19.8, __init__.py)."""
+
+    @property
+    def data(self) -> float:
+        """The size that DeepSpeed divides by. A fraction where sequence ranks do not divide the
+        world, since it divides so (0.19.8, runtime/config.py); 0 where tensor and pipeline ranks
+        do not fit."""
+        model = self.tensor * self.pipeline
+        size = self.world / self.sequence if self.sequence > 1 else self.world // model
+        return int(size) if float(size).is_integer() else size
+
+    @property
+    def replicas(self) -> float:
+        """How many different samples are worked on at a time, per micro-batch of 1."""
+        return self.data / self.autotp
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The three sizes, known."""
+
+    train: float
+    micro: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchError:
+    """What DeepSpeed says when it stops."""
+
+    message: str
+    fix: str
+
+
+def given(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The three keys of a config; None where one is not there."""
+    return config.get(TRAIN), config.get(MICRO), config.get(STEPS)
+
+
+def resolve(train: float | None, micro: float | None, steps: float | None, data: float,
+            ) -> Batch | BatchError:  # fmt: skip
+    """Fill in what is not given, and check, as DeepSpeed does.
+
+    `data` is the data-parallel size. Where it is below 1, DeepSpeed fails with a division by zero.
+    """
+    if train is None and micro is None:
+        return BatchError(MISSING, f"set {MICRO}, the samples per GPU and step")
+    try:
+        batch = _filled(train, micro, steps, data)
+    except ZeroDivisionError:
+        return BatchError("integer division or modulo by zero", "all batch sizes are 1 or more")
+    return _checked(batch, data)
+
+
+def _filled(train: Any, micro: Any, steps: Any, data: float) -> Batch:
+    if train is not None and micro is not None:
+        return Batch(train, micro, train // micro // data if steps is None else steps)
+    if train is not None:
+        if steps is None:
+            return Batch(train, train // data, 1)
+        return Batch(train, train // data // steps, steps)
+    steps = 1 if steps is None else steps
+    return Batch(micro * steps * data, micro, steps)
+
+
+def _checked(batch: Batch, data: float) -> Batch | BatchError:
+    for name, value in (
+        ("Train batch size", batch.train),
+        ("Micro batch size per gpu", batch.micro),
+        ("Gradient accumulation steps", batch.steps),
+    ):
+        if not value > 0:
+            return BatchError(f"{name}: {value} has to be greater than 0", _too_small(batch, data))
+    if batch.train != batch.micro * batch.steps * data:
+        return BatchError(
+            "Check batch related parameters. train_batch_size is not equal to "
+            "micro_batch_per_gpu * gradient_acc_step * world_size "
+            f"{batch.train} != {batch.micro} * {batch.steps} * {data}",
+            _unequal(batch, data),
+        )
+    return batch
+
+
+def _too_small(batch: Batch, data: float) -> str:
+    if 0 < batch.train < data:
+        return f"{TRAIN} {batch.train:g} cannot be divided among {data:g} GPUs: {data:g} or more"
+    return "all three are 1 or more"
+
+
+def _unequal(batch: Batch, data: float) -> str:
+    whole = batch.micro * batch.steps * data
+    return f"{TRAIN} {whole:g}, or leave one of the three out and DeepSpeed works it out"
+
+
+def divides(train: int, data: int) -> tuple[tuple[int, int], ...]:
+    """The pairs of micro-batch and accumulation steps that make up a batch, fewest steps first."""
+    if data < 1 or train % data:
+        return ()
+    share = train // data
+    return tuple((share // steps, steps) for steps in range(1, share + 1) if share % steps == 0)
+
+
+def parallelism(config: Any, world: int, tensor: int = 1, pipeline: int = 1) -> Parallelism:
+    """How the ranks of a job divide the work: `world` of them, tensor and pipeline as the script
+    has it, sequence and automatic tensor parallelism as the config says."""
+    settings = config if isinstance(config, dict) else {}
+    section = settings.get("tensor_parallel")
+    autotp = section.get("autotp_size") if isinstance(section, dict) else None
+    return Parallelism(
+        world, tensor, pipeline, _size(settings.get("sequence_parallel_size")), _size(autotp)
+    )
+
+
+def _size(value: Any) -> int:
+    """A size, 1 where it says nothing."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value > 0 else 1

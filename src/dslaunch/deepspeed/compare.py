@@ -1,0 +1,109 @@
+"""What differs in effect between two configs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dslaunch.deepspeed.schema import Table
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.text import Document, Path, path_text
+
+UNSET = "(not set)"
+ZERO = "zero_optimization"
+OVERLAP = f"{ZERO}.overlap_comm"
+OFFLOAD = {
+    f"{ZERO}.cpu_offload": f"{ZERO}.offload_optimizer.device",
+    f"{ZERO}.cpu_offload_param": f"{ZERO}.offload_param.device",
+}
+"""Old switches, and what DeepSpeed sets where they are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key at which two configs do not do the same."""
+
+    path: str
+    first: Any
+    second: Any
+    written: tuple[bool, bool]
+    """Whether it is written in each; else it is the default."""
+
+
+def differences(first: Document, second: Document, table: Table) -> tuple[Difference, ...]:
+    """The keys whose values differ once defaults are filled in and names resolved.
+
+    Keys that DeepSpeed does not know are left out, since they have no effect.
+    """
+    subjects = (Subject(first, table), Subject(second, table))
+    written = [effective(subject) for subject in subjects]
+    found = []
+    for path in dict.fromkeys([*written[0], *written[1]]):
+        one, other = (
+            _value(subject, w, path) for subject, w in zip(subjects, written, strict=True)
+        )
+        if not _same(one, other):
+            present = (path in written[0], path in written[1])
+            found.append(Difference(path, one, other, present))
+    return tuple(found)
+
+
+def _value(subject: Subject, written: Mapping[str, Any], path: str) -> Any:
+    """What holds at a path; `overlap_comm` follows from the stage where nothing is written."""
+    value = written[path] if path in written else _default(subject.table, path)
+    if path == OVERLAP and value is None:
+        return subject.stage == 3
+    return value
+
+
+def effective(subject: Subject) -> Mapping[str, Any]:
+    """What is written, under each key's own name, as DeepSpeed works with it."""
+    found: dict[str, Any] = {}
+    for path, value, key in subject.walk():
+        inside = isinstance(value, dict) and subject.table.names(subject.table.general(path) or "")
+        if key is None and subject.table.general(path) is None and not _free(path):
+            continue
+        if inside or (key is not None and key.type == "removed"):
+            continue
+        name = _own_name(path, subject)
+        if name in OFFLOAD:
+            found |= {OFFLOAD[name]: "cpu"} if value is True else {}
+        else:
+            found[name] = _coerced(subject, name, value)
+    return found
+
+
+def _free(path: Path) -> bool:
+    """Whether the key is handed on as it is: a parameter of an optimizer or scheduler."""
+    return len(path) == 3 and path[1] == "params"
+
+
+def _own_name(path: Path, subject: Subject) -> str:
+    key = subject.table.find(path)
+    if path[0] == "bfloat16":
+        path = ("bf16", *path[1:])
+    return key.alias_of if key is not None and key.alias_of and len(path) > 1 else path_text(path)
+
+
+def _coerced(subject: Subject, name: str, value: Any) -> Any:
+    key = subject.table.keys.get(name)
+    if value == "auto" or key is None:
+        return value
+    return subject.get(name) if key.checked else value
+
+
+def _default(table: Table, path: str) -> Any:
+    key = table.keys.get(path)
+    if key is None or path.startswith(("optimizer.params.", "scheduler.params.")):
+        return UNSET
+    return key.default
+
+
+def _same(first: Any, second: Any) -> bool:
+    alike = type(first) is type(second) or (_number(first) and _number(second))
+    return bool(alike and first == second)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

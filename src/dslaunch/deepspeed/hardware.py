@@ -1,0 +1,82 @@
+"""What the nodes of a run have, as far as it is known; None: not known. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation
+
+NO_BF16 = ("V100", "T4", "P100", "P40", "P4", "GTX", "TITAN", "RTX 20", "QUADRO RTX")
+"""Parts of the names of GPUs before Ampere (compute capability 8.0), which have no bf16."""
+BY_PCIE = ("T4", "RTX 3090", "3090", "RTX 4090", "4090", "A10", "A10G", "L4", "L40", "RTX A")
+"""GPUs that talk to each other over PCIe; some 3090 and A6000 have a bridge for pairs."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory as one node sees it."""
+
+    path: str
+    exists: bool | None = None
+    filesystem: str | None = None
+    """As the kernel names it: ext4, xfs, tmpfs, nfs4."""
+    shared: bool | None = None
+    """Whether other nodes see the same files."""
+    direct: bool | None = None
+    """Whether files can be opened with O_DIRECT."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHardware:
+    """One node."""
+
+    host: str
+    slots: int
+    """How many GPUs the run uses."""
+    gpus: int | None = None
+    """How many GPUs there are."""
+    gpu: str | None = None
+    """Their name, as nvidia-smi has it or a label of the cluster file says: V100, A100."""
+    memory: int | None = None
+    """Of the CPU, in bytes."""
+    directories: tuple[Directory, ...] = ()
+
+    def directory(self, path: str) -> Directory | None:
+        """What is known of a directory."""
+        return next((d for d in self.directories if d.path == path), None)
+
+
+def hardware_of(allocation: Allocation) -> tuple[NodeHardware, ...]:
+    """What the cluster file says: slots, and the labels `gpu` (a name) and `memory` (as 512G)."""
+    return tuple(
+        NodeHardware(
+            placement.node.host,
+            len(placement.slots),
+            gpu=(labels := dict(placement.node.labels)).get("gpu"),
+            memory=_size(labels),
+        )
+        for placement in allocation.placements
+    )
+
+
+def _size(labels: Mapping[str, str]) -> int | None:
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?)i?B?", labels.get("memory", ""))
+    return int(found[1]) * _UNITS[found[2]] if found else None
+
+
+def facts_from_json(text: str) -> tuple[NodeHardware, ...]:
+    """Read what was found out. Raises pydantic's ValidationError, a ValueError."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(tuple[NodeHardware, ...]).validate_json(text)
+
+
+def is_one_of(gpu: str | None, names: tuple[str, ...]) -> bool:
+    """Whether a GPU's name holds one of these as a word."""
+    words = re.sub(r"[-_/]", " ", gpu or "").upper()
+    return any(re.search(rf"\b{re.escape(name)}", words) for name in names)

@@ -1,0 +1,139 @@
+"""The three batch keys, with the world size of the run where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.deepspeed import batch
+from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, BatchError, Parallelism
+from dslaunch.deepspeed.rules.types import shown
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+SOURCE = "DeepSpeed 0.19.8, runtime/config.py, `_set_batch_related_parameters`"
+KEYS = (TRAIN, MICRO, STEPS)
+
+
+def sizes(subject: Subject) -> Iterator[Remark]:
+    """Say what DeepSpeed says to the batch keys, and what it does not say."""
+    if not isinstance(subject.document.data, dict):
+        return
+    wrong = list(_wrong(subject))
+    yield from wrong
+    if any(remark.rule == "wrong-batch" for remark in wrong) or _elastic(subject) or _open(subject):
+        return
+    train, micro, steps = _filled(subject)
+    result = batch.resolve(train, micro, steps, _parallelism(subject).data)
+    if isinstance(result, BatchError):
+        yield _failed(subject, result)
+    else:
+        yield from _fractions(subject, result)
+
+
+def _wrong(subject: Subject) -> Iterator[Remark]:
+    """Values that are no whole numbers."""
+    for name in KEYS:
+        value = subject.raw(name)
+        if value is None or value == "auto":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            stops = not isinstance(value, bool)
+            said = "DeepSpeed stops with a TypeError" if stops else f"counts as {int(value)}"
+            rule = "wrong-batch" if stops else "unchecked-type"
+            message = f"expected a whole number, found {shown(value)}: {said}"
+            yield subject.remark(rule, "error", name, message, None, SOURCE)
+
+
+def _elastic(subject: Subject) -> bool:
+    """Elasticity sets the sizes itself, in the versions that have it."""
+    removed = subject.table.keys.get("elasticity")
+    on = subject.raw("elasticity.enabled") is True
+    return on and removed is not None and removed.type != "removed"
+
+
+def _open(subject: Subject) -> bool:
+    """Whether a size is `auto` and what it will be is not known."""
+    return any(value == "auto" for value in _filled(subject))
+
+
+def _filled(subject: Subject) -> tuple[Any, Any, Any]:
+    """The sizes with what the Trainer fills in from its arguments, where they are known."""
+    train, micro, steps = (subject.raw(name) for name in KEYS)
+    known = subject.arguments
+    if subject.reader == "native" or known is None:
+        return train, micro, steps
+    if subject.reader == "accelerate":
+        return train, micro, steps
+    world = _parallelism(subject).world
+    micro = known["per_device_train_batch_size"] if micro == "auto" else micro
+    steps = known["gradient_accumulation_steps"] if steps == "auto" else steps
+    if train == "auto" and subject.parallelism is not None:
+        train = world * _whole(known, "per_device_train_batch_size") * _whole(
+            known, "gradient_accumulation_steps"
+        )  # fmt: skip
+    return train, micro, steps
+
+
+def _whole(known: Arguments, name: str) -> int:
+    value = known[name]
+    return value if isinstance(value, int) else 1
+
+
+def _parallelism(subject: Subject) -> Parallelism:
+    return subject.parallelism or Parallelism(1)
+
+
+def _failed(subject: Subject, error: BatchError) -> Remark | Any:
+    present = next((name for name in KEYS if subject.raw(name) is not None), "")
+    if error.message == batch.MISSING:
+        message = f"DeepSpeed stops with `{error.message}`, unless the script adds it"
+        return subject.remark("batch-missing", "warning", "", message, error.fix, SOURCE)
+    if subject.parallelism is None and _depends_on_world(subject):
+        message = f"holds for some world size other than 1; with 1: `{error.message}`"
+        return subject.remark(
+            "batch-world", "info", present, message, "name the cluster: --cluster", SOURCE
+        )
+    message = f"DeepSpeed stops with `{error.message}`"
+    return subject.remark("batch", "error", present, message, _better(subject, error), SOURCE)
+
+
+def _depends_on_world(subject: Subject) -> bool:
+    """Whether some world size would do."""
+    train, micro, steps = (subject.raw(name) for name in KEYS)
+    whole = [value for value in (train, micro, steps) if value is not None]
+    if any(value <= 0 for value in whole) or train is None:
+        return False
+    return micro is None or train % (micro * (steps or 1)) == 0
+
+
+def _better(subject: Subject, error: BatchError) -> str:
+    """Sizes near to these that would do."""
+    train, size = subject.raw(TRAIN), _parallelism(subject).data
+    pairs = batch.divides(train, int(size)) if isinstance(train, int) else ()
+    if not pairs:
+        return error.fix
+    words = " or ".join(f"{micro} x {steps}" for micro, steps in pairs[:3])
+    return f"{error.fix}; with {TRAIN} {train}, {MICRO} x {STEPS} is {words}"
+
+
+def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
+    """Sizes that DeepSpeed takes, though they are not what is meant."""
+    size = _parallelism(subject).data
+    for name, value in zip(KEYS, (result.train, result.micro, result.steps), strict=True):
+        if isinstance(value, float) and not value.is_integer():
+            message = f"comes to {value:g}, no whole number, and DeepSpeed goes on: {size:g} ranks"
+            yield subject.remark("batch-fraction", "error", name, message, None, SOURCE)
+    autotp = _parallelism(subject).autotp
+    if autotp > 1 and subject.parallelism is not None:
+        message = (
+            f"counts the {autotp} ranks of tensor_parallel.autotp_size as data-parallel: "
+            f"{result.train:g} is reported, {result.train / autotp:g} different samples are read"
+        )
+        yield subject.remark(
+            "batch-autotp", "warning", TRAIN, message, None, "DeepSpeed 0.19.8, __init__.py"
+        )
+
+
+RULES = (sizes,)

@@ -1,0 +1,51 @@
+"""Checkpoints: what nothing can be loaded from again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+LOCAL = "checkpoint.use_node_local_storage"
+ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
+
+
+def node_local(subject: Subject) -> Iterator[Remark]:
+    """Each node writes its part: who writes what, and what is missing in the end."""
+    if not subject.raw(LOCAL):
+        return
+    where = subject.parallelism
+    if where is not None and where.tensor * where.pipeline > 1:
+        yield subject.remark(
+            "local-model-parallel", "error", LOCAL,
+            "only local rank 0 of each node writes model states, so those of the other tensor and "
+            "pipeline ranks are written nowhere: nothing can be loaded from the checkpoint",
+            "save to storage that all nodes share", ENGINE,
+        )  # fmt: skip
+    if subject.raw("checkpoint.load_universal") is True:
+        yield subject.remark(
+            "local-universal", "error", "checkpoint.load_universal",
+            f"a universal checkpoint needs all parts in one directory, and {LOCAL} is set",
+            "gather the checkpoint first", ENGINE,
+        )  # fmt: skip
+    if subject.on("zero_optimization.elastic_checkpoint") and subject.stage in (1, 2):
+        yield subject.remark(
+            "local-elastic", "error", "zero_optimization.elastic_checkpoint",
+            f"every rank reads the parts of all ranks, and {LOCAL} leaves them on their nodes",
+            "set it to false", ENGINE,
+        )  # fmt: skip
+
+
+def always_on(subject: Subject) -> Iterator[Remark]:
+    """`datastates_ckpt` is on unless it is `false`, whatever is in it."""
+    section = subject.raw("datastates_ckpt")
+    off = isinstance(section, dict) and section.get("enabled") is False
+    if off and subject.has("datastates_ckpt"):
+        yield subject.remark(
+            "datastates", "error", "datastates_ckpt", "on all the same: only `false` turns it off",
+            "take the section out", "DeepSpeed 0.19.8, runtime/model_checkpointing/datastates",
+        )  # fmt: skip
+
+
+RULES = (node_local, always_on)

@@ -1,0 +1,130 @@
+"""The config against what the nodes are and have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.hardware import BY_PCIE, NO_BF16, NodeHardware, is_one_of
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+ZERO = "zero_optimization"
+OPTIMIZER_BYTES = 16
+"""Of CPU memory per parameter: the weights, two moments and the gradients in fp32."""
+GROUPS = "DeepSpeed 0.19.8, utils/groups.py"
+
+
+def bf16(subject: Subject) -> Iterator[Remark]:
+    """bf16 on GPUs that have none."""
+    without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
+    if without and subject.on("bf16.enabled"):
+        yield subject.remark(
+            "no-bf16", "error", "bf16.enabled",
+            f"{_hosts(without)}: {without[0].gpu} has no bf16; torch emulates it, slower than "
+            "fp32, or DeepSpeed stops with `Type bf16 is not supported on your device`",
+            "use fp16", "DeepSpeed 0.19.8, runtime/engine.py; compute capability 8.0",
+        )  # fmt: skip
+
+
+def pcie(subject: Subject) -> Iterator[Remark]:
+    """Stage 3 gathers all weights in every step, which PCIe makes slow."""
+    slow = [node for node in subject.nodes if is_one_of(node.gpu, BY_PCIE) and node.slots > 1]
+    if slow and subject.stage == 3:
+        yield subject.remark(
+            "pcie-stage3", "warning", f"{ZERO}.stage",
+            f"{_hosts(slow)}: {slow[0].gpu} by PCIe, and stage 3 gathers the weights twice in "
+            "every step", "stage 2 with offload_optimizer, where the weights fit one GPU",
+            "ZeRO paper (arXiv 1910.02054), section 7: 1.5 times the communication",
+        )  # fmt: skip
+
+
+def nvme(subject: Subject) -> Iterator[Remark]:
+    """The directory for NVMe, as each node has it."""
+    for name in ("offload_param", "offload_optimizer"):
+        path = subject.raw(f"{ZERO}.{name}.nvme_path")
+        if subject.get(f"{ZERO}.{name}.device") != "nvme" or not isinstance(path, str):
+            continue
+        for why, hosts in _unfit(subject, path).items():
+            yield subject.remark(
+                "nvme-directory", "error", f"{ZERO}.{name}.nvme_path",
+                f"{', '.join(hosts)}: {path} {why}", "name one on each node's own NVMe disk",
+                "DeepSpeed's aio opens its files with O_DIRECT (csrc/aio)",
+            )  # fmt: skip
+
+
+def _unfit(subject: Subject, path: str) -> dict[str, list[str]]:
+    """Why the directory does not do, and on which nodes."""
+    found: dict[str, list[str]] = {}
+    for node in subject.nodes:
+        seen = node.directory(path)
+        if seen is None:
+            continue
+        reasons = (
+            ("is not there", seen.exists is False),
+            (f"is in memory ({seen.filesystem})", seen.filesystem in ("tmpfs", "ramfs")),
+            ("is shared with other nodes, whose ranks use the same file names", seen.shared),
+            ("cannot be opened with O_DIRECT", seen.direct is False),
+        )
+        reason = next((words for words, holds in reasons if holds), None)
+        if reason:
+            found.setdefault(reason, []).append(node.host)
+    return found
+
+
+def memory(subject: Subject) -> Iterator[Remark]:
+    """The CPU memory that an offloaded optimizer needs."""
+    device = subject.get(f"{ZERO}.offload_optimizer.device")
+    if device != "cpu" or subject.parameters is None or not subject.nodes or not subject.stage:
+        return
+    world = sum(node.slots for node in subject.nodes)
+    for node in subject.nodes:
+        need = OPTIMIZER_BYTES * subject.parameters * node.slots / world
+        if node.memory is not None and need > node.memory:
+            yield subject.remark(
+                "cpu-memory", "error", f"{ZERO}.offload_optimizer.device",
+                f"{node.host} has {node.memory / 2**30:.0f} GiB, and its part of the optimizer "
+                f"needs {need / 2**30:.0f} GiB", "more nodes, or NVMe",
+                "ZeRO-Offload: 16 bytes per parameter",
+            )  # fmt: skip
+
+
+def groups(subject: Subject) -> Iterator[Remark]:
+    """hpZ and quantised gradients divide the ranks into groups."""
+    where, nodes = subject.parallelism, subject.nodes
+    path = f"{ZERO}.zero_hpz_partition_size"
+    size = subject.get(path)
+    if where is not None and isinstance(size, int) and size > 1:
+        if where.world % min(size, where.world):
+            message = (
+                f"{where.world} ranks cannot be divided into groups of {size}: DeepSpeed stops"
+            )
+            yield subject.remark("hpz", "error", path, message, "the GPUs of a node", GROUPS)
+        elif nodes and any(node.slots != size for node in nodes):
+            slots = ", ".join(sorted({str(node.slots) for node in nodes}))
+            message = f"groups of {size} on nodes with {slots} ranks go over the network"
+            yield subject.remark("hpz", "warning", path, message, "the GPUs of a node", GROUPS)
+    yield from _quantised(subject)
+
+
+def _quantised(subject: Subject) -> Iterator[Remark]:
+    path = f"{ZERO}.zero_quantized_gradients"
+    partial = [n for n in subject.nodes if n.gpus is not None and n.slots != n.gpus]
+    uneven = len({node.slots for node in subject.nodes}) > 1
+    if not subject.on(path) or not (partial or uneven):
+        return
+    message = "nodes differ in their number of ranks" if uneven else (
+        f"{_hosts(partial)}: {partial[0].slots} of {partial[0].gpus} GPUs are used"
+    )  # fmt: skip
+    message += ", and the groups are made of all GPUs that a process sees"
+    yield subject.remark(
+        "quantised-groups", "error", path, message, "use all GPUs of every node", GROUPS
+    )
+
+
+def _hosts(nodes: list[NodeHardware]) -> str:
+    from dslaunch.cluster.nodeset import fold
+
+    return fold([node.host for node in nodes])
+
+
+RULES = (bf16, pcie, nvme, memory, groups)

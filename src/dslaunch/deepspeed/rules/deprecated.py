@@ -1,0 +1,97 @@
+"""Old names: those that still work, and old and new ones together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.schema import Key
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.text import Path
+from dslaunch.lint import Edit, Remark
+
+ZERO = "zero_optimization"
+OFFLOAD = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
+GATHER = "stage3_gather_16bit_weights_on_model_save"
+SOURCE = "DeepSpeed, runtime/zero/config.py"
+
+
+def deprecated(subject: Subject) -> Iterator[Remark]:
+    """Say which names are old, what they are called now, and where both are."""
+    for path, value, key in subject.walk():
+        if key is None or not key.deprecated or len(path) > 2:
+            continue
+        new = _successor(key)
+        if key.path.startswith(f"{ZERO}.") and any(subject.has(n) for n in _both(key)):
+            yield subject.remark(
+                "old-and-new", "error", path,
+                f"is there together with {new}, its successor: DeepSpeed stops", "take it out",
+                "DeepSpeed, runtime/config_utils.py",
+            )  # fmt: skip
+        else:
+            fix = f"use {new}" if new else None
+            edits = _edits(subject, path, value)
+            yield subject.remark(
+                "deprecated-key", "warning", path, "deprecated", fix, SOURCE, edits
+            )
+
+
+def _successor(key: Key) -> str:
+    if key.path == "bfloat16":
+        return "bf16"
+    if key.name == "stage3_gather_fp16_weights_on_model_save":
+        return f"{ZERO}.{GATHER}"
+    new = key.replaced_by or ""
+    return f"{ZERO}.{new}" if new and key.path.startswith(ZERO) and "." not in new else new
+
+
+def _both(key: Key) -> tuple[str, ...]:
+    """The paths at which DeepSpeed would set what the old key says."""
+    if key.name == "cpu_offload_use_pin_memory":
+        return ()  # DeepSpeed warns and does nothing with it
+    if key.name == "stage3_gather_fp16_weights_on_model_save":
+        return (f"{ZERO}.{GATHER}", f"{ZERO}.gather_16bit_weights_on_model_save")
+    return (_successor(key),) if _successor(key) else ()
+
+
+def _edits(subject: Subject, path: Path, value: object) -> tuple[Edit, ...]:
+    name = path[-1]
+    if name == "bfloat16":
+        return subject.rename(path, "bf16")
+    if name == "stage3_gather_fp16_weights_on_model_save":
+        return subject.rename(path, GATHER)
+    if name in OFFLOAD and value is True:
+        renamed = subject.rename(path, OFFLOAD[str(name)])
+        return (*renamed, *subject.rewrite(path, {"device": "cpu"})) if renamed else ()
+    return ()
+
+
+def spelt_twice(subject: Subject) -> Iterator[Remark]:
+    """Say which key is there under both of its names."""
+    for path, value, key in subject.walk():
+        other = key.alias_of if key is not None and len(path) > 1 else None
+        if key and other and subject.has(other) and "auto" not in (value, subject.raw(other)):
+            yield subject.remark(
+                "old-and-new", "error", path,
+                f"is there together with {key.alias_of}, its other name: DeepSpeed stops",
+                "keep one of them", "pydantic's `populate_by_name` (DeepSpeed 0.19.8)",
+            )  # fmt: skip
+    if subject.raw("bf16") is not None and subject.raw("bfloat16") is not None:
+        yield subject.remark(
+            "ignored-key", "error", "bfloat16",
+            "ignored without a word, since bf16 is there too", "take it out",
+            "DeepSpeed 0.19.8, runtime/precision_config.py",
+        )  # fmt: skip
+
+
+def switch(subject: Subject) -> Iterator[Remark]:
+    """`zero_optimization: true`, the form of before 0.3."""
+    value = subject.raw(ZERO)
+    if isinstance(value, bool):
+        stage = int(value)
+        yield subject.remark(
+            "deprecated-key", "warning", ZERO, f"a switch counts as stage {stage}",
+            f'write {{"stage": {stage}}}', SOURCE, subject.rewrite((ZERO,), {"stage": stage}),
+        )  # fmt: skip
+
+
+RULES = (deprecated, spelt_twice, switch)

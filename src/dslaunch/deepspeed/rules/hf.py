@@ -1,0 +1,166 @@
+"""The config against the Hugging Face arguments of the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.rules.types import shown
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Level, Remark
+
+TRAINER = "transformers 5.23, integrations/deepspeed.py"
+MATCHED = (
+    ("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("gradient_clipping", "max_grad_norm"),
+    ("optimizer.params.lr", "learning_rate"),
+    ("optimizer.params.eps", "adam_epsilon"),
+    ("optimizer.params.weight_decay", "weight_decay"),
+    ("scheduler.params.warmup_max_lr", "learning_rate"),
+)
+"""Which key has to say the same as which argument."""
+SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
+"""What the Trainer's schedulers are called in DeepSpeed."""
+
+
+def matching(subject: Subject) -> Iterator[Remark]:
+    """Key by key: what is written must be what the argument says, or `auto`."""
+    known = subject.arguments
+    if subject.reader != "hf" or known is None:
+        return
+    for path, name in MATCHED:
+        yield from _compared(subject, path, subject.raw(path), name, known[name], known.says(name))
+    betas = [known["adam_beta1"], known["adam_beta2"]]
+    said = known.says("adam_beta1") or known.says("adam_beta2")
+    path = "optimizer.params.betas"
+    yield from _compared(subject, path, subject.raw(path), "adam_beta1 and 2", betas, said)
+    yield from _train_batch(subject, known)
+    yield from _precision(subject, known)
+
+
+def _compared(
+    subject: Subject, path: str, value: Any, name: str, argument: Any, said: bool
+) -> Iterator[Remark]:
+    if value is None or value == "auto" or value == argument:
+        return
+    origin = "" if said else ", its default"
+    message = f"{shown(value)}, but --{name} is {shown(argument)}{origin}: the Trainer stops"
+    yield _mismatch(subject, path, message, "error" if said else "warning")
+
+
+def _mismatch(subject: Subject, path: str, message: str, level: Level) -> Remark:
+    edits = subject.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
+    fix = 'write "auto", and the argument decides'
+    return subject.remark("hf-mismatch", level, path, message, fix, TRAINER, edits)
+
+
+def _train_batch(subject: Subject, known: Arguments) -> Iterator[Remark]:
+    value = subject.raw("train_batch_size")
+    if subject.parallelism is None or value in (None, "auto"):
+        return
+    world = subject.parallelism.world
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    micro, steps = (known[name] for name in names)
+    if isinstance(micro, int) and isinstance(steps, int) and value != world * micro * steps:
+        message = (
+            f"{shown(value)}, but {world} ranks x --{names[0]} {micro} x --{names[1]} {steps} is "
+            f"{world * micro * steps}: the Trainer stops"
+        )
+        said: Level = "error" if any(map(known.says, names)) else "warning"
+        yield _mismatch(subject, "train_batch_size", message, said)
+
+
+def _precision(subject: Subject, known: Arguments) -> Iterator[Remark]:
+    for mode in ("fp16", "bf16"):
+        names = (mode, f"{mode}_full_eval")
+        argument = any(known[name] is True for name in names)
+        path, value = f"{mode}.enabled", subject.raw(f"{mode}.enabled")
+        if value in (None, "auto") or value == argument:
+            continue
+        said = any(map(known.says, names))
+        state = "given" if argument else "not given"
+        message = f"{shown(value)}, but --{mode} is {state}: the Trainer stops"
+        yield _mismatch(subject, path, message, "error" if said or value is True else "warning")
+        if value is True and known[{"fp16": "bf16", "bf16": "fp16"}[mode]] is True:
+            other = {"fp16": "bf16", "bf16": "fp16"}[mode]
+            yield subject.remark(
+                "hf-precision", "error", path, f"--{other} is given, and {path} is true",
+                f"keep one of {mode} and {other}", TRAINER,
+            )  # fmt: skip
+
+
+def schedulers(subject: Subject) -> Iterator[Remark]:
+    """Who makes optimizer and scheduler, and whether that goes together."""
+    if subject.reader != "hf":
+        return
+    name, known = subject.raw("scheduler.type"), subject.arguments
+    if name is not None and known is not None and known.says("lr_scheduler_type"):
+        same = SCHEDULERS.get(str(name))
+        argument = known["lr_scheduler_type"]
+        if same != argument:
+            message = f"the config's scheduler is used, and --lr_scheduler_type {argument} is not"
+            yield subject.remark(
+                "hf-scheduler", "error" if same else "warning", "scheduler.type", message,
+                "take one of them out", TRAINER,
+            )  # fmt: skip
+    own, offloads = subject.raw("optimizer") is not None, _offloads(subject)
+    if not own and offloads and subject.get("zero_force_ds_cpu_optimizer") is not False:
+        yield subject.remark(
+            "hf-optimizer-offload", "warning", "zero_optimization.offload_optimizer",
+            "the Trainer's own optimizer on offloaded states: accelerate swaps AdamW for "
+            "DeepSpeedCPUAdam, and DeepSpeed stops at any other",
+            "add an optimizer section, or zero_force_ds_cpu_optimizer false",
+            "Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
+        )  # fmt: skip
+    if own and subject.raw("scheduler") is None:
+        yield subject.remark(
+            "hf-scheduler", "info", "optimizer",
+            "DeepSpeed's optimizer with the Trainer's scheduler: versions of transformers before "
+            "4.33 stop at it", None, "Hugging Face's DeepSpeed guide: optimizer and scheduler",
+        )  # fmt: skip
+    elif not own and name is not None:
+        yield subject.remark(
+            "hf-scheduler", "info", "scheduler",
+            "DeepSpeed's scheduler with the Trainer's optimizer: works with optimizers that have "
+            "both a CPU and a GPU form, not with LAMB", None, TRAINER,
+        )  # fmt: skip
+
+
+def _offloads(subject: Subject) -> bool:
+    return subject.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
+
+
+def section(subject: Subject) -> Iterator[Remark]:
+    """accelerate, and with it the Trainer, wants the section for ZeRO."""
+    if subject.reader != "native" and not subject.has("zero_optimization"):
+        yield subject.remark(
+            "no-zero", "warning", "",
+            "no zero_optimization: `Please specify the ZeRO optimization config in the DeepSpeed "
+            "config`, a ValueError", 'add "zero_optimization": {"stage": 2}, or stage 0 for none',
+            "accelerate 1.15, utils/dataclasses.py",
+        )  # fmt: skip
+
+
+def saving(subject: Subject) -> Iterator[Remark]:
+    """--save_on_each_node overrides what the config says."""
+    known, path = subject.arguments, "checkpoint.use_node_local_storage"
+    if known is None or subject.reader != "hf":
+        return
+    each = known["save_on_each_node"] is True
+    if each and subject.raw(path) is False:
+        yield subject.remark(
+            "hf-node-local", "error", path, "false, but --save_on_each_node sets it to true",
+            "say the same in both", TRAINER,
+        )  # fmt: skip
+    elif subject.raw(path) is True and not each:
+        yield subject.remark(
+            "hf-node-local", "warning", path,
+            "without --save_on_each_node, nodes other than the first have no trainer_state.json "
+            "and keep all old checkpoints", "add --save_on_each_node",
+            "transformers 5.23, trainer.py",
+        )  # fmt: skip
+
+
+RULES = (matching, schedulers, section, saving)

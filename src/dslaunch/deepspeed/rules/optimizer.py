@@ -1,0 +1,196 @@
+"""Optimizer and scheduler: names, parameters, and what does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.deepspeed.rules.keys import closest
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
+SCHEDULES = "DeepSpeed 0.19.8, runtime/lr_schedules.py"
+TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
+"""What ZeRO takes without zero_allow_untested_optimizer (0.19.8, runtime/zero/utils.py)."""
+ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
+OF_TORCH = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
+    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
+)  # fmt: skip
+"""torch 2.13, torch.optim; their names are taken in exactly this spelling."""
+POSITIVE_SINCE = (0, 19, 6)
+"""From here on a warm-up of 0 steps is refused; before, it was taken for 2."""
+
+
+def optimizer(subject: Subject) -> Iterator[Remark]:
+    """The name and the parameters."""
+    name = subject.raw("optimizer.type")
+    section = subject.raw("optimizer")
+    if not isinstance(section, dict) or (name is not None and not isinstance(name, str)):
+        return
+    if name is None:
+        message = "no type, so this section is ignored and DeepSpeed makes no optimizer"
+        yield subject.remark("no-type", "error", "optimizer", message, "set optimizer.type", ENGINE)
+        return
+    own = subject.table.optimizers
+    if name.lower() not in own and name not in OF_TORCH:
+        yield _unknown_optimizer(subject, name)
+    yield from _parameters(subject, name)
+    yield from _with_zero(subject, name.lower())
+
+
+def _unknown_optimizer(subject: Subject, name: str) -> Remark:
+    names = [*OF_TORCH, "Lamb", "Lion", "Muon"]
+    similar, ratio = closest(name, names)
+    edits = subject.rewrite(("optimizer", "type"), similar) if similar and ratio >= 0.9 else ()
+    if name.lower() in ONE_BIT:
+        message = f"{subject.version} has no {name} any more and stops when the engine starts"
+        return subject.remark("optimizer", "error", "optimizer.type", message, "use Adam", ENGINE)
+    message = f"{name} is neither DeepSpeed's nor in torch.optim: DeepSpeed stops, unless the "
+    message += "script hands over an optimizer of its own"
+    fix = f"did you mean {similar}?" if similar else None
+    return subject.remark("optimizer", "error", "optimizer.type", message, fix, ENGINE, edits)
+
+
+def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
+    given = subject.raw("optimizer.params")
+    if not isinstance(given, dict):
+        return
+    if "max_grad_norm" in given:
+        yield subject.remark(
+            "max-grad-norm", "error", "optimizer.params.max_grad_norm",
+            "DeepSpeed stops when the engine starts: no parameter of an optimizer",
+            "use gradient_clipping at the top level", ENGINE,
+        )  # fmt: skip
+    known = _known(subject, name)
+    for key in given if known else ():
+        if key not in known and key != "max_grad_norm":
+            similar, _ = closest(str(key), sorted(known))
+            fix = f"did you mean {similar}?" if similar else f"{name} takes {', '.join(known)}"
+            message = f"{name} does not take it: DeepSpeed stops with a TypeError"
+            yield subject.remark(
+                "unknown-parameter", "error", ("optimizer", "params", key), message, fix, ENGINE
+            )
+
+
+def _known(subject: Subject, name: str) -> tuple[str, ...]:
+    """The parameters of a DeepSpeed optimizer; empty where they are not known."""
+    if name.lower() not in TESTED or subject.raw("optimizer.params.torch_adam"):
+        return ()
+    found = []
+    for key in subject.table.below("optimizer.params"):
+        types = {each.lower().removesuffix("(cpu)") for each in key.applies_to or ()}
+        if name.lower() in types:
+            found.append(key.name)
+    return tuple(found) if len(found) > 1 else ()
+
+
+def _with_zero(subject: Subject, name: str) -> Iterator[Remark]:
+    own = name in subject.table.optimizers
+    if subject.stage > 0 and name in ONE_BIT and own:
+        yield subject.remark(
+            "one-bit-zero", "error", "optimizer.type",
+            f"DeepSpeed stops: not with ZeRO, and the stage is {subject.stage}",
+            "use Adam, or zero_optimization.stage 0", "DeepSpeed 0.16.9, runtime/engine.py",
+        )  # fmt: skip
+    elif (
+        subject.stage > 0 and name not in TESTED and not subject.on("zero_allow_untested_optimizer")
+    ):
+        yield subject.remark(
+            "untested-optimizer", "error", "optimizer.type",
+            "DeepSpeed stops: ZeRO was not tested with it",
+            "set zero_allow_untested_optimizer to true, at your own risk", ENGINE,
+        )  # fmt: skip
+    if name == "lamb" and subject.on("fp16.enabled") and subject.get("fp16.loss_scale"):
+        yield subject.remark(
+            "lamb-scale", "error", "fp16.loss_scale",
+            "DeepSpeed stops: Lamb needs the dynamic loss scale",
+            "set fp16.loss_scale to 0", ENGINE,
+        )  # fmt: skip
+    if name == "muon" and subject.stage == 3 and subject.get("zero_optimization.reduce_scatter"):
+        yield subject.remark(
+            "muon-scatter", "error", "optimizer.type",
+            "DeepSpeed stops: Muon with stage 3 needs reduce_scatter off",
+            "set zero_optimization.reduce_scatter to false", "DeepSpeed 0.19.8, zero/stage3.py",
+        )  # fmt: skip
+
+
+def scheduler(subject: Subject) -> Iterator[Remark]:
+    """The name and the parameters."""
+    section, name = subject.raw("scheduler"), subject.raw("scheduler.type")
+    if not isinstance(section, dict):
+        return
+    if name is None:
+        message = "no type, so this section is ignored and the learning rate stays as it is"
+        yield subject.remark("no-type", "error", "scheduler", message, "set scheduler.type", ENGINE)
+        return
+    known = subject.table.schedulers.get(name) if isinstance(name, str) else None
+    params = subject.raw("scheduler.params")
+    if known is None:
+        yield from _other_scheduler(subject, str(name))
+    elif isinstance(params, dict):
+        yield from _arguments(subject, str(name), known, params)
+    elif params is None:
+        message = f"no params: DeepSpeed stops when it makes {name}"
+        yield subject.remark(
+            "no-params", "error", "scheduler", message, 'write at least "params": {}', ENGINE
+        )
+
+
+def _other_scheduler(subject: Subject, name: str) -> Iterator[Remark]:
+    similar, ratio = closest(name, list(subject.table.schedulers))
+    if similar and similar.lower() == name.lower():
+        edits = subject.rewrite(("scheduler", "type"), similar)
+        message = "DeepSpeed stops when the engine starts: the case of the letters counts"
+        yield subject.remark(
+            "scheduler", "error", "scheduler.type", message, f"write {similar}", ENGINE, edits
+        )
+    elif ratio >= 0.9 or not name.endswith(("LR", "Restarts", "Plateau", "Scheduler")):
+        message = f"{name} is neither DeepSpeed's nor in torch.optim.lr_scheduler: DeepSpeed stops"
+        fix = f"did you mean {similar}?" if similar else ", ".join(subject.table.schedulers)
+        yield subject.remark("scheduler", "error", "scheduler.type", message, fix, ENGINE)
+
+
+def _arguments(
+    subject: Subject, name: str, known: dict[str, Any], params: dict[str, Any]
+) -> Iterator[Remark]:
+    for key in params:
+        if key not in known:
+            similar, _ = closest(str(key), list(known))
+            fix = f"did you mean {similar}?" if similar else f"{name} takes {', '.join(known)}"
+            message = f"{name} does not take it: DeepSpeed stops with a TypeError"
+            yield subject.remark(
+                "unknown-parameter", "error", ("scheduler", "params", key), message, fix, SCHEDULES
+            )
+    for key, default in known.items():
+        if default == "required" and key not in params:
+            yield subject.remark(
+                "missing-parameter", "error", "scheduler.params",
+                f"{name} needs {key}: DeepSpeed stops with a TypeError",
+                f'set {key}, or "auto" where Hugging Face fills it in', SCHEDULES,
+            )  # fmt: skip
+    yield from _warm_up(subject, params)
+
+
+def _warm_up(subject: Subject, params: dict[str, Any]) -> Iterator[Remark]:
+    from dslaunch.deepspeed.schema import number
+
+    path, steps = "scheduler.params.warmup_num_steps", params.get("warmup_num_steps")
+    if steps is None or steps == "auto":
+        return
+    strict = number(subject.table.version) >= POSITIVE_SINCE
+    whole = isinstance(steps, int) and not isinstance(steps, bool)
+    if strict and not (whole and steps > 0):
+        message = "DeepSpeed stops when the engine starts: a whole number of 1 or more"
+        yield subject.remark("warmup-steps", "error", path, message, "at least 1", SCHEDULES)
+    elif whole and steps < 2:
+        message = "taken for 2"
+        yield subject.remark("warmup-steps", "info", path, message, None, SCHEDULES)
+    total = params.get("total_num_steps")
+    if whole and isinstance(total, int) and total < steps:
+        message = f"longer than the whole training: total_num_steps is {total}"
+        yield subject.remark("warmup-steps", "warning", path, message, None, SCHEDULES)
+
+
+RULES = (optimizer, scheduler)

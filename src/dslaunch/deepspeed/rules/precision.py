@@ -1,0 +1,85 @@
+"""fp16, bf16 and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
+PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
+
+
+def both(subject: Subject) -> Iterator[Remark]:
+    """Only one of the two can be on."""
+    if subject.on("fp16.enabled") and subject.on("bf16.enabled"):
+        yield subject.remark(
+            "both-precisions", "error", "bf16.enabled" if subject.has("bf16.enabled") else "bf16",
+            "DeepSpeed stops: `bfloat16 and fp16 modes cannot be simultaneously enabled`",
+            "turn one of them off", CONFIG,
+        )  # fmt: skip
+
+
+def autocast(subject: Subject) -> Iterator[Remark]:
+    """torch_autocast takes the place of both."""
+    enabled = subject.raw("torch_autocast.enabled") is True
+    mode = next((m for m in ("fp16", "bf16") if subject.on(f"{m}.enabled")), None)
+    if enabled and mode:
+        yield subject.remark(
+            "autocast-precision", "error", "torch_autocast.enabled",
+            f"torch_autocast and {mode} are both on: DeepSpeed stops when the engine starts",
+            f"turn {mode} off", "DeepSpeed 0.19.8, runtime/engine.py",
+        )  # fmt: skip
+
+
+def dynamic_scale(subject: Subject) -> Iterator[Remark]:
+    """The dynamic loss scale needs positive numbers to work with."""
+    known = subject.table.keys.get("fp16.loss_scale_window")
+    dynamic = subject.on("fp16.enabled") and subject.get("fp16.loss_scale") == 0
+    if not dynamic or known is None or not known.checked:
+        return
+    for name in ("loss_scale_window", "min_loss_scale"):
+        value = subject.get(f"fp16.{name}")
+        if isinstance(value, int | float) and value <= 0:
+            yield subject.remark(
+                "loss-scale", "error", f"fp16.{name}",
+                "DeepSpeed stops: it must be more than 0 when the loss scale is dynamic",
+                None, PRECISION,
+            )  # fmt: skip
+
+
+def master_weights(subject: Subject) -> Iterator[Remark]:
+    """16-bit master weights are for ZeRO."""
+    for path in (
+        "fp16.fp16_master_weights_and_grads",
+        "bf16.bf16_master_weights_and_grads",
+        "bf16.bf16_optimizer_states",
+    ):
+        known = subject.table.keys.get(path)
+        if known is not None and known.checked and subject.on(path) and subject.stage == 0:
+            yield subject.remark(
+                "master-weights", "error", path, "DeepSpeed stops: only with ZeRO stage 1, 2 or 3",
+                "set zero_optimization.stage", CONFIG,
+            )  # fmt: skip
+    states, master = "bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"
+    if subject.on(states) and not subject.on(master):
+        yield subject.remark(
+            "master-weights", "error", states, f"DeepSpeed stops: it needs {master}",
+            f"set {master} to true", CONFIG,
+        )  # fmt: skip
+
+
+def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
+    """Gradients are summed in bf16, unless something else is said."""
+    said = subject.raw("communication_data_type") is not None
+    if subject.on("bf16.enabled") and not said and subject.stage in (1, 2, 3):
+        yield subject.remark(
+            "bf16-reduction", "info", "bf16.enabled",
+            "gradients are reduced in bf16 and lose precision with many ranks",
+            'set communication_data_type to "fp32" where that matters',
+            "Hugging Face's DeepSpeed guide: communication data type",
+        )  # fmt: skip
+
+
+RULES = (both, autocast, dynamic_scale, master_weights, reduced_in_bf16)

@@ -1,0 +1,130 @@
+"""Values of a wrong type or outside the choices: refused, coerced, or taken for something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.deepspeed import batch, values
+from dslaunch.deepspeed.schema import Key
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.text import Path
+from dslaunch.lint import Edit, Remark
+
+BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)
+LEAVES = values.LEAVES
+CHECKED = "pydantic (DeepSpeed, runtime/config_utils.py)"
+TRIED = "tried with the real package"
+
+
+def types(subject: Subject) -> Iterator[Remark]:
+    """Compare every value with what the table says of its key."""
+    for path, value, key in subject.walk():
+        if key is None or key.type == "removed" or key.path in BATCH:
+            continue
+        if value == "auto" and not values.refused(key, value):
+            continue  # the rules of `auto`
+        if value == "auto" and subject.fills(key):
+            continue
+        if isinstance(value, dict) and (missing := [n for n in key.requires if n not in value]):
+            message = f"{missing[0]} is missing: DeepSpeed stops with a KeyError"
+            yield subject.remark("missing-key", "error", path, message, f"set {missing[0]}", TRIED)
+        elif key.checked:
+            yield from _checked(subject, path, value, key)
+        else:
+            yield from _unchecked(subject, path, value, key)
+
+
+def _checked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+    if not values.taken(key, value) or _refused_by_hand(key, value):
+        message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
+        edits = _certain(subject, path, value, key)
+        yield subject.remark("wrong-value", "error", path, message, None, CHECKED, edits)
+    elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
+        made = values.coerced(key, value)
+        made = getattr(made, "value", made)
+        message = f"{shown(value)} is taken for {json.dumps(made)}"
+        yield subject.remark(
+            "coerced-value", "info", path, message, f"write {json.dumps(made)}", CHECKED,
+            subject.rewrite(path, made),
+        )  # fmt: skip
+
+
+def _refused_by_hand(key: Key, value: Any) -> bool:
+    """What the validators of a field say beyond its type (0.19.8, runtime/precision_config.py)."""
+    if key.path.startswith("zero_optimization.zenflow.") and key.types == ("str", "int"):
+        return isinstance(value, str)
+    if key.path == "fp16.loss_scale":
+        return isinstance(value, bool) or float(value) < 0
+    return key.path in ("fp16.loss_scale_window", "fp16.min_loss_scale") and isinstance(value, bool)
+
+
+def _certain(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+    """A number in quotes that is meant as a number."""
+    if not isinstance(value, str) or "int" not in key.types:
+        return ()
+    try:
+        number = float(value)
+    except ValueError:
+        return ()
+    whole = number.is_integer() and values.taken(key, number)
+    return subject.rewrite(path, int(number)) if whole else ()
+
+
+def _unchecked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+    wild = key.path.count("<") or key.path.count("[")
+    if not wild and values.refused(key, value):
+        message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
+        yield subject.remark("wrong-type", "error", path, message, None, TRIED)
+    elif not values.fits(key, value) and not (value is None and key.default is None):
+        yield subject.remark(
+            "unchecked-type", "error", path,
+            f"expected {expected(key)}, found {shown(value)}: not checked, so {_comes(key, value)}",
+            f"write {_example(key, value)}", TRIED, _unquoted(subject, path, value, key),
+        )  # fmt: skip
+    elif not values.allowed(key, value):
+        message = f"expected {expected(key)}, found {shown(value)}"
+        yield subject.remark("unchecked-choice", "error", path, message, None, TRIED)
+
+
+def _comes(key: Key, value: Any) -> str:
+    """What comes of a value that nobody checks."""
+    if "bool" in key.types:
+        return f"it counts as {json.dumps(bool(value))}"
+    return "it fails only where it is used, or does something else than it says"
+
+
+def _example(key: Key, value: Any) -> str:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower()
+    return f"a value of type {key.type.replace('|', ' or ')}"
+
+
+def _unquoted(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+    if "bool" in key.types and isinstance(value, str) and value.lower() in ("true", "false"):
+        return subject.rewrite(path, value.lower() == "true")
+    return ()
+
+
+def expected(key: Key) -> str:
+    """What a key takes, in words."""
+    if key.choices and "list" not in key.type:
+        return "one of " + ", ".join(str(choice) for choice in key.choices)
+    names = {
+        "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text",
+        "object": "an object", "null": "null", "path": "a path", "any": "anything",
+        "python": "nothing: only Python code can set it",
+    }  # fmt: skip
+    words = [names.get(kind, f"a {kind}") for kind in key.types]
+    bounds = values.bounds_text(key)
+    return " or ".join(words) + (f", {bounds}" if bounds else "")
+
+
+def shown(value: Any) -> str:
+    """A value in messages: short, as JSON."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+RULES = (types,)

@@ -1,0 +1,146 @@
+"""A config with all that is known around it, as the rules of the lint see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from dslaunch.deepspeed import values
+from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.batch import Parallelism
+from dslaunch.deepspeed.hardware import NodeHardware
+from dslaunch.deepspeed.schema import Key, Table
+from dslaunch.deepspeed.text import Document, Path, path_text
+from dslaunch.lint import Edit, Level, Remark
+
+Reader = Literal["native", "hf", "accelerate"]
+"""Who hands the config to DeepSpeed: the script itself, Hugging Face's Trainer, accelerate."""
+READERS: tuple[Reader, ...] = ("native", "hf", "accelerate")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the rules look at."""
+
+    document: Document
+    table: Table
+    reader: Reader = "native"
+    arguments: Arguments | None = None
+    """The script's; None: not known."""
+    parallelism: Parallelism | None = None
+    """How many ranks there will be; None: not known."""
+    nodes: tuple[NodeHardware, ...] = ()
+    parameters: float | None = None
+    """How many the model has; None: not known."""
+
+    @property
+    def version(self) -> str:
+        """The DeepSpeed that is meant."""
+        return f"DeepSpeed {self.table.version}"
+
+    def raw(self, path: str) -> Any:
+        """What is written at a path; None also where nothing is."""
+        here: Any = self.document.data
+        for step in path.split("."):
+            here = here.get(step) if isinstance(here, dict) else None
+        return here
+
+    def has(self, path: str) -> bool:
+        """Whether something is written at a path."""
+        return tuple(path.split(".")) in self.document.spans
+
+    def get(self, path: str) -> Any:
+        """What DeepSpeed works with: spellings and defaults resolved, and made of the right type.
+
+        An `auto` that is filled in is None, since it is not known here; one that DeepSpeed leaves
+        out is the default. What DeepSpeed would refuse is the default too.
+        """
+        key = self.table.keys.get(path)
+        found = next((p for p in self._spellings(path) if self.has(p)), None)
+        value = self.raw(found) if found else None
+        if found is None or key is None:
+            return key.default if key and found is None else value
+        if value == "auto" and key.type != "str":
+            return None if self.fills(key) else key.default
+        if key.checked and not key.is_section:
+            return values.coerced(key, value) if values.taken(key, value) else key.default
+        return value
+
+    def on(self, path: str) -> bool:
+        """Whether a switch is on."""
+        return self.get(path) is True
+
+    @cached_property
+    def stage(self) -> int:
+        """The ZeRO stage; 0: off."""
+        zero = self.raw("zero_optimization")
+        if isinstance(zero, bool):
+            return int(zero)
+        stage = self.get("zero_optimization.stage")
+        return int(stage) if stage is not None else 0
+
+    def fills(self, key: Key) -> bool:
+        """Whether somebody replaces an `auto` at this key."""
+        name = {"hf": "hf_trainer", "accelerate": "accelerate"}.get(self.reader)
+        return name in key.auto
+
+    def _spellings(self, path: str) -> tuple[str, ...]:
+        others = (k.path for k in self.table.keys.values() if k.alias_of == path)
+        old = "bfloat16" + path.removeprefix("bf16") if path.startswith("bf16.") else None
+        return (path, *others, *([old] if old and self.raw("bf16") is None else []))
+
+    def walk(self) -> Iterator[tuple[Path, Any, Key | None]]:
+        """All keys of the config from the top, with what the table says; not below unknown ones."""
+        if isinstance(self.document.data, dict):
+            yield from self._walk((), self.document.data)
+
+    def _walk(self, path: Path, value: Any) -> Iterator[tuple[Path, Any, Key | None]]:
+        steps = value if isinstance(value, dict) else range(len(value))
+        for step in steps:
+            here = (*path, step)
+            key = self.table.find(here)
+            inner = value[step]
+            if isinstance(step, str):
+                yield here, inner, key
+            # a place in the table that is no key is a group that the user names
+            named = self.table.general(here) is not None
+            unread = here == ("bfloat16",) and self.raw("bf16") is not None
+            if isinstance(inner, dict | list) and named and not unread:
+                yield from self._walk(here, inner)
+
+    def remark(
+        self,
+        rule: str,
+        level: Level,
+        path: str | Path,
+        message: str,
+        fix: str | None = None,
+        source: str | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> Remark:
+        """Something to say about a key; of its value where the rule is about that."""
+        steps: Path = tuple(path.split(".")) if isinstance(path, str) and path else ()
+        steps = path if isinstance(path, tuple) else steps
+        line, column = self.document.place(self.document.span(steps).key)
+        file = self.document.file
+        return Remark(
+            rule, level, file, line, column, path_text(steps), message, fix, source, edits
+        )
+
+    def rename(self, path: Path, name: str) -> tuple[Edit, ...]:
+        """The edit that gives a key another name; none if that name is there already."""
+        import json
+
+        if (*path[:-1], name) in self.document.spans:
+            return ()
+        span = self.document.span(path)
+        return (Edit(span.key, span.key_end, json.dumps(name)),)
+
+    def rewrite(self, path: Path, value: Any) -> tuple[Edit, ...]:
+        """The edit that gives a key another value."""
+        import json
+
+        span = self.document.span(path)
+        return (Edit(span.start, span.end, json.dumps(value)),)

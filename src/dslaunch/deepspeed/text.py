@@ -1,0 +1,364 @@
+"""The text of a DeepSpeed config: its data, and where in the text each key and value is.
+
+DeepSpeed reads a file as HJSON (0.19.8, runtime/config.py), Hugging Face and accelerate read it as
+JSON. Read here is what the package `hjson` 3.1 reads, with the same result; where that is looser
+than JSON, `Document.loose` says so, place by place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dslaunch.errors import ConfigError, Problem
+from dslaunch.lint import Edit
+
+Path = tuple[str | int, ...]
+"""Where in the data: keys and indexes from the top."""
+DEPTH = 64
+"""The most objects and lists in each other."""
+WHOLE = 1e10
+"""Below it, `hjson` makes a whole number of one that is written as 5e8 or 2.0."""
+
+Kind = Literal[
+    "comment", "trailing comma", "missing comma", "unquoted key", "unquoted text",
+    "single quotes", "multi-line text", "missing braces", "number", "control character",
+]  # fmt: skip
+
+_WHITE = " \t\n\r"
+_PUNCTUATION = "{}[],:"
+_NUMBER = re.compile(r"(-?(?:0|[1-9]\d*))(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
+_WORDS: dict[str, Any] = {"null": None, "true": True, "false": False}
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"} | {c: c for c in "\"'\\/"}
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a value is, and the key before it: offsets, the end not included.
+
+    An item of a list and the whole have no key: `key` and `key_end` are `start`.
+    """
+
+    key: int
+    key_end: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """One thing that JSON does not allow."""
+
+    kind: Kind
+    offset: int
+    edits: tuple[Edit, ...]
+    """What makes it JSON; none where it cannot be, as with a comment."""
+
+
+@dataclass(slots=True)
+class Document:
+    """The data of one config, and the place of each part."""
+
+    file: str
+    text: str
+    data: Any
+    spans: dict[Path, Span] = field(default_factory=dict)
+    loose: list[Loose] = field(default_factory=list)
+    twice: list[tuple[Path, int]] = field(default_factory=list)
+    """Keys that are there already, and where again."""
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column of a character, from 1."""
+        return self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
+
+    def span(self, path: Path) -> Span:
+        """Where `path` is; for a path that is not there, its nearest part that is."""
+        while path not in self.spans:
+            path = path[:-1]
+        return self.spans[path]
+
+
+def path_text(path: Path) -> str:
+    """Write a path as `optimizer.params.betas[0]`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def parse(text: str, file: str) -> Document:
+    """Read a config. Raises ConfigError for what DeepSpeed could not read either.
+
+    The data of a key that is there twice is the last one's; `Document.twice` says so.
+    """
+    body = text.removeprefix("\ufeff")
+    return _Reader(body, file).document()
+
+
+class _Reader:
+    """Goes through the text once, from left to right."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._at = 0
+        self._deep = 0
+        self._document = Document(file, text, None)
+
+    def document(self) -> Document:
+        """Read the whole text."""
+        self._skip()
+        if self._here() in ("{", "["):
+            self._document.data = self._value(())
+        else:
+            self._bare()
+        self._skip()
+        if self._at < len(self._text):
+            raise self._broken("text goes on after the end of the config")
+        return self._document
+
+    def _bare(self) -> None:
+        """An object without the braces around it."""
+        start = self._at
+        self._document.data = self._members((), braces=False)
+        end = Edit(len(self._text), len(self._text), "\n}")
+        self._note("missing braces", start, Edit(start, start, "{\n"), end)
+        self._document.spans[()] = Span(start, start, start, self._at)
+
+    def _value(self, path: Path, key: int | None = None, key_end: int | None = None) -> Any:
+        start = self._at
+        read = {"{": self._object, "[": self._list}.get(self._here())
+        if read:
+            self._deep += 1
+            if self._deep > DEPTH:
+                raise self._broken(f"more than {DEPTH} objects and lists in each other")
+            value = read(path)
+            self._deep -= 1
+        elif self._text.startswith("'''", start):
+            value = self._lines()
+        elif self._here() in ('"', "'"):
+            value = self._quoted()
+        else:
+            value = self._word()
+        first = start if key is None else key
+        after = start if key_end is None else key_end
+        self._document.spans[path] = Span(first, after, start, self._at)
+        return value
+
+    def _object(self, path: Path) -> dict[str, Any]:
+        self._at += 1
+        return self._members(path, braces=True)
+
+    def _members(self, path: Path, *, braces: bool) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        comma = None
+        self._skip()
+        while not self._ends("}", braces, comma):
+            if found and comma is None:
+                self._need_comma()
+            key_start = self._at
+            key = self._key()
+            key_end = self._at
+            self._skip()
+            if self._here() != ":":
+                raise self._broken(f"`:` is expected after the key {key!r}")
+            self._at += 1
+            self._skip()
+            if key in found:
+                self._document.twice.append(((*path, key), key_start))
+            found[key] = self._value((*path, key), key_start, key_end)
+            comma = self._comma()
+        return found
+
+    def _list(self, path: Path) -> list[Any]:
+        self._at += 1
+        found: list[Any] = []
+        comma = None
+        self._skip()
+        while not self._ends("]", True, comma):
+            if found and comma is None:
+                self._need_comma()
+            found.append(self._value((*path, len(found))))
+            comma = self._comma()
+        return found
+
+    def _ends(self, bracket: str, closed: bool, comma: int | None) -> bool:
+        """Whether the object or list ends here; its bracket is passed over."""
+        if self._here() == "" and closed:
+            raise self._broken(f"the text ends where `{bracket}` is expected")
+        if self._here() != (bracket if closed else ""):
+            return False
+        if comma is not None:
+            self._note("trailing comma", comma, Edit(comma, comma + 1, ""))
+        self._at += len(bracket) if closed else 0
+        return True
+
+    def _comma(self) -> int | None:
+        """Pass over a comma behind a value, and say where it was."""
+        self._end = self._at
+        self._skip()
+        if self._here() != ",":
+            return None
+        comma = self._at
+        self._at += 1
+        self._skip()
+        return comma
+
+    def _need_comma(self) -> None:
+        self._note("missing comma", self._end, Edit(self._end, self._end, ","))
+
+    def _key(self) -> str:
+        if self._here() in ('"', "'"):
+            return self._quoted()
+        start = self._at
+        end = re.compile(r"[\s:{}\[\],]|$").search(self._text, start)
+        self._at = end.start() if end else len(self._text)
+        if self._at == start:
+            raise self._broken("a key is expected")
+        key = self._text[start : self._at]
+        self._note("unquoted key", start, *self._in_quotes(start, self._at))
+        self._white()  # no comment can be here
+        if self._here() != ":":
+            raise self._broken(f"`:` is expected after the key {key!r}")
+        return key
+
+    def _in_quotes(self, start: int, end: int) -> tuple[Edit, ...]:
+        import json
+
+        return (Edit(start, end, json.dumps(self._text[start:end], ensure_ascii=False)),)
+
+    def _quoted(self) -> str:
+        start, quote = self._at, self._here()
+        parts: list[str] = []
+        self._at += 1
+        while (char := self._here()) != quote:
+            if char == "":
+                self._at = start
+                raise self._broken("text that begins here has no end")
+            if char == "\\":
+                parts.append(self._escape())
+            else:
+                if _CONTROL.match(char):
+                    raise self._broken(f"the character {char!r} cannot be in quoted text")
+                parts.append(char)
+                self._at += 1
+        self._at += 1
+        value = "".join(parts)
+        if quote == "'":
+            self._single(start, value)
+        return value
+
+    def _single(self, start: int, value: str) -> None:
+        import json
+
+        mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
+        self._note("single quotes", start, mended)
+
+    def _escape(self) -> str:
+        letter = self._text[self._at + 1 : self._at + 2]
+        if letter in _ESCAPES:
+            self._at += 2
+            return _ESCAPES[letter]
+        code = self._code(self._at)
+        if code is None:
+            raise self._broken(f"`\\{letter}` is no escape")
+        self._at += 6
+        low = self._code(self._at) if 0xD800 <= code < 0xDC00 else None
+        if low is not None and 0xDC00 <= low < 0xE000:
+            self._at += 6
+            code = 0x10000 + ((code - 0xD800) << 10 | low - 0xDC00)
+        return chr(code)
+
+    def _code(self, at: int) -> int | None:
+        found = re.compile(r"\\u([0-9a-fA-F]{4})").match(self._text, at)
+        return int(found[1], 16) if found else None
+
+    def _lines(self) -> str:
+        """Text between three single quotes; its lines lose the indentation of the first."""
+        start = self._at
+        end = self._text.find("'''", start + 3)
+        if end < 0:
+            raise self._broken("text that begins here has no end")
+        self._at = end + 3
+        while self._here() == "'":  # the last three of more quotes are the end
+            self._at += 1
+        value = _unindented(self._text, start, self._at - 3)
+        import json
+
+        mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
+        self._note("multi-line text", start, mended)
+        return value
+
+    def _word(self) -> Any:
+        """A number, a word of JSON, or text without quotes up to the end of the line."""
+        start = self._at
+        if self._here() == "" or self._here() in _PUNCTUATION:
+            raise self._broken("a value is expected")
+        stop = re.compile(r"[\r\n,}\]#]|//|/\*|$").search(self._text, start)
+        end = stop.start() if stop else len(self._text)
+        word = self._text[start:end].rstrip(_WHITE)
+        if word in _WORDS or _NUMBER.fullmatch(self._text, start, end):
+            self._at = start + len(word)
+            return _WORDS[word] if word in _WORDS else self._number(word)
+        if _NUMBER.fullmatch(word):
+            self._at = start + len(word)
+            return self._number(word)
+        return self._line(start)
+
+    def _line(self, start: int) -> str:
+        stop = re.compile(r"[\r\n]|$").search(self._text, start)
+        value = self._text[start : stop.start() if stop else None].strip(_WHITE)
+        self._at = start + len(value)
+        self._note("unquoted text", start, *self._in_quotes(start, self._at))
+        return value
+
+    def _number(self, word: str) -> int | float:
+        """As `hjson` reads it: 5e8 is a whole number, 1e12 is not."""
+        try:
+            if word.lstrip("-").isdigit():
+                return int(word)
+            number = float(word)
+            return int(number) if int(number) == number and abs(number) < WHOLE else number
+        except (ValueError, OverflowError):  # Python's limit on digits; infinity
+            raise self._broken("the number is too large") from None
+
+    def _skip(self) -> None:
+        """Pass over white space and comments."""
+        while True:
+            self._white()
+            start = self._at
+            if self._here() == "#" or self._text.startswith("//", start):
+                stop = self._text.find("\n", start)
+                self._at = stop if stop >= 0 else len(self._text)
+            elif self._text.startswith("/*", start):
+                stop = self._text.find("*/", start + 2)
+                if stop < 0:
+                    raise self._broken("a comment that begins here has no end")
+                self._at = stop + 2
+            else:
+                return
+            self._note("comment", start)
+
+    def _white(self) -> None:
+        while self._here() and self._here() in _WHITE:
+            self._at += 1
+
+    def _here(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _note(self, kind: Kind, offset: int, *edits: Edit) -> None:
+        self._document.loose.append(Loose(kind, offset, edits))
+
+    def _broken(self, message: str) -> ConfigError:
+        at = min(self._at, len(self._text))
+        line, column = self._document.place(at)
+        return ConfigError((Problem(self._document.file, line, column, "", message),))
+
+
+def _unindented(text: str, start: int, end: int) -> str:
+    """What `hjson` makes of the lines between three quotes at `start` and at `end`."""
+    indent = start - text.rfind("\n", 0, start) - 1
+    lines = text[start + 3 : end].replace("\r", "").split("\n")
+    first = lines[0].lstrip(" \t")
+    rest = [re.sub(rf"^[ \t]{{0,{indent}}}", "", line) for line in lines[1:]]
+    kept = rest if rest and not first else [first, *rest]
+    return "\n".join(kept).removesuffix("\n")

@@ -1,0 +1,112 @@
+"""Remarks on a user's text, for people, for programs, for SARIF viewers and for GitHub. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dslaunch.lint import ORDER, Level, Remark
+
+SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+_SARIF_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "info": "note"}
+_GITHUB_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def as_text(remarks: Sequence[Remark]) -> str:
+    """Each remark as `file:line:column: level: path: message`, with its fix and source below;
+    then how many there are. Nothing is left out."""
+    lines = [line for remark in remarks for line in _lines(remark)]
+    return "\n".join([*lines, summary(remarks)]) + "\n"
+
+
+def _lines(remark: Remark) -> list[str]:
+    below = (("fix", remark.fix), ("source", remark.source))
+    return [str(remark), *(f"    {name}: {words}" for name, words in below if words)]
+
+
+def summary(remarks: Sequence[Remark]) -> str:
+    """`1 error, 2 warnings`; `no remarks` for none."""
+    counted = Counter(remark.level for remark in remarks)
+    words = {"error": "error", "warning": "warning", "info": "note"}
+    parts = [
+        f"{counted[level]} {words[level]}{'s' if counted[level] > 1 else ''}"
+        for level in ORDER
+        if counted[level]
+    ]
+    return ", ".join(parts) or "no remarks"
+
+
+def as_json(remarks: Sequence[Remark]) -> str:
+    """A list of objects with the fields of Remark."""
+    return json.dumps([asdict(remark) for remark in remarks], indent=2) + "\n"
+
+
+def as_sarif(remarks: Sequence[Remark], version: str) -> str:
+    """A log of SARIF 2.1.0, which code scanning and editors read. `version` is dslaunch's."""
+    rules = sorted({remark.rule for remark in remarks})
+    driver = {
+        "name": "dslaunch",
+        "version": version,
+        "rules": [{"id": rule} for rule in rules],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_sarif(remark, rules) for remark in remarks],
+    }
+    return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _sarif(remark: Remark, rules: Sequence[str]) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": _uri(remark.file)}}
+    if remark.line:
+        place["region"] = {"startLine": remark.line, "startColumn": remark.column}
+    result: dict[str, Any] = {
+        "ruleId": remark.rule,
+        "ruleIndex": rules.index(remark.rule),
+        "level": _SARIF_LEVELS[remark.level],
+        "message": {"text": _sentence(remark)},
+        "locations": [{"physicalLocation": place}],
+    }
+    if remark.path:
+        result["locations"][0]["logicalLocations"] = [{"fullyQualifiedName": remark.path}]
+    return result
+
+
+def _uri(file: str) -> str:
+    from urllib.parse import quote
+
+    return quote(file)
+
+
+def as_github(remarks: Sequence[Remark]) -> str:
+    """Workflow commands that GitHub Actions shows beside the lines they are about."""
+    return "".join(f"{_github(remark)}\n" for remark in remarks)
+
+
+def _github(remark: Remark) -> str:
+    place = {"file": remark.file}
+    if remark.line:
+        place |= {"line": str(remark.line), "col": str(remark.column)}
+    place["title"] = remark.rule
+    properties = ",".join(f"{name}={_property(value)}" for name, value in place.items())
+    return f"::{_GITHUB_LEVELS[remark.level]} {properties}::{_data(_sentence(remark))}"
+
+
+def _sentence(remark: Remark) -> str:
+    """Path, message, fix and source in one text."""
+    what = ": ".join(part for part in (remark.path, remark.message) if part)
+    more = (("fix", remark.fix), ("source", remark.source))
+    return "\n".join([what, *(f"{name}: {words}" for name, words in more if words)])
+
+
+def _data(text: str) -> str:
+    """Escaped as the runner of GitHub Actions wants it (actions/toolkit, command.ts)."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
