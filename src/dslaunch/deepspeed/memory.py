@@ -282,10 +282,13 @@ def bucket_parts(
         return (
             Part("reduce buckets", "gpu", buckets * width * settings.reduce_bucket, "backward"),
         )
+    prefetched = min(model.params, settings.prefetch_bucket)
     gathered = min(model.params, settings.max_reuse_distance + settings.prefetch_bucket)
     return (
         Part("reduce bucket", "gpu", width * settings.reduce_bucket),
         Part("gathered parameters", "gpu", width * gathered, "backward"),
+        # one all-gather has a buffer of its own, from which the parameters are copied
+        Part("prefetch bucket", "gpu", width * prefetched, "backward"),
     )
 
 

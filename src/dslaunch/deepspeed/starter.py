@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from dslaunch.deepspeed.memory import Strategy
 from dslaunch.errors import UsageError
@@ -57,7 +57,9 @@ def wish(stage: int, offload: str, precision: str, target: str, nvme_path: str =
     if stage < least:
         hint = "offload_param and NVMe are ignored below stage 3" if stage else None
         raise UsageError(f"--offload {offload} needs --stage {least} or more", hint=hint)
-    return Wish(strategies[offload], precision, target, nvme_path=nvme_path)  # type: ignore[arg-type]
+    return Wish(
+        strategies[offload], cast(Precision, precision), cast(For, target), nvme_path=nvme_path
+    )
 
 
 def config(wish: Wish) -> Json:
@@ -72,8 +74,8 @@ def config(wish: Wish) -> Json:
         batch = {"train_batch_size": "auto", **batch}
     return {
         **batch,
-        **_precision(wish.precision),
-        **({} if auto else {"optimizer": _optimizer()}),
+        **_precision(wish),
+        **_optimizer(wish),
         "zero_optimization": _zero(wish),
         **({"activation_checkpointing": _CHECKPOINTING} if wish.checkpointing and not auto else {}),
     }
@@ -82,13 +84,21 @@ def config(wish: Wish) -> Json:
 _CHECKPOINTING: Json = {"partition_activations": False, "contiguous_memory_optimization": False}
 
 
-def _precision(precision: Precision) -> Json:
-    # dynamic loss scaling: loss_scale 0 is DeepSpeed's default, and the rest are too
-    return {} if precision == "fp32" else {precision: {"enabled": True}}
+def _precision(wish: Wish) -> Json:
+    if wish.precision != "fp32":
+        return {wish.precision: {"enabled": True}}
+    # without it transformers loads models in fp16 (5.23.0, integrations/deepspeed.py)
+    return {"fp16": {"enabled": False}} if wish.target == "hf" else {}
 
 
-def _optimizer() -> Json:
-    return {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01}}
+def _optimizer(wish: Wish) -> Json:
+    if wish.target == "native":
+        params: Json = {"lr": 1e-5, "weight_decay": 0.01}
+    elif wish.strategy.optimizer != "gpu":
+        params = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")
+    else:
+        return {}
+    return {"optimizer": {"type": "AdamW", "params": params}}
 
 
 def _zero(wish: Wish) -> Json:
@@ -100,8 +110,6 @@ def _zero(wish: Wish) -> Json:
             if device == "nvme":
                 place = {"device": device, "nvme_path": wish.nvme_path, "pin_memory": True}
             zero[f"offload_{name}"] = place
-    if strategy.stage in (1, 2):
-        zero["overlap_comm"] = True
     if strategy.stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     return zero
@@ -112,6 +120,8 @@ def comments(wish: Wish) -> dict[str, str]:
     said = dict(_COMMENTS)
     if wish.target == "hf":
         said |= _HF_COMMENTS
+    if wish.precision == "fp32":
+        said["fp16"] = "off, or transformers would load the model in fp16"
     said["zero_optimization.stage"] = _STAGES[wish.strategy.stage]
     if "nvme" in (wish.strategy.optimizer, wish.strategy.params):
         said["zero_optimization.offload_optimizer"] = (
@@ -138,8 +148,6 @@ _COMMENTS = {
     "optimizer": "lr is yours to choose",
     "zero_optimization.offload_optimizer": "states and step of the optimizer are the CPU's",
     "zero_optimization.offload_param": "parameters are on the GPU only while they are used",
-    "zero_optimization.overlap_comm": "gradients are reduced while the backward pass goes on; "
-    "takes a second bucket",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": "save whole weights, not "
     "placeholders; gathers the model on the first rank",
     "activation_checkpointing": "the model must call deepspeed.checkpointing.checkpoint",
@@ -150,6 +158,8 @@ _HF_COMMENTS = {
     "train_micro_batch_size_per_gpu": "auto: from --per_device_train_batch_size",
     "gradient_accumulation_steps": "auto: from --gradient_accumulation_steps",
     "gradient_clipping": "auto: from --max_grad_norm",
+    "optimizer": "offloaded states need an optimizer of DeepSpeed's own; auto: from the "
+    "Trainer's arguments",
     "bf16": "pass --bf16 to the Trainer too; needs Ampere or later",
     "fp16": "pass --fp16 to the Trainer too; for GPUs before Ampere",
 }

@@ -1,0 +1,78 @@
+"""`dslaunch config init` and `dslaunch config examples`: a config to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dslaunch.cli import ui
+
+
+def init(
+    stage: Annotated[int, typer.Option(help="ZeRO stage, 0 to 3.")] = 2,
+    offload: Annotated[
+        str,
+        typer.Option(help="What leaves the GPU: none, cpu (optimizer), cpu-params (both) or nvme."),
+    ] = "none",
+    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
+    target: Annotated[
+        str, typer.Option("--for", help="hf: Hugging Face's Trainer; native: plain DeepSpeed.")
+    ] = "hf",
+    nvme_path: Annotated[
+        str, typer.Option(help="A directory on each node's NVMe.")
+    ] = "/local_nvme",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write; - is standard output.")
+    ] = Path("-"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a small DeepSpeed config with a comment for every choice.
+
+    Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
+    """
+    from dslaunch.cli.init import write
+    from dslaunch.deepspeed import starter
+
+    text = starter.text(starter.wish(stage, offload, precision, target, nvme_path))
+    if str(output) == "-":
+        ui.result(text)
+    else:
+        write(output, text, force=force)
+        ui.say(f"wrote {output}")
+
+
+def examples(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print this one.", show_default=False)
+    ] = None,
+    grep: Annotated[
+        str, typer.Option("--grep", help="Only those with this in name, description or text.")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """List complete DeepSpeed configs, or print one.
+
+    Example: dslaunch config examples --grep Lamb
+    """
+    import json as jsonlib
+
+    from dslaunch.deepspeed import starter
+
+    found = (starter.example(name),) if name else starter.library(grep)
+    if json:
+        data = [
+            {"name": e.name, "for": e.target, "description": e.description,
+             "config": jsonlib.loads(e.text)}
+            for e in found
+        ]  # fmt: skip
+        ui.result(jsonlib.dumps(data, indent=2))
+    elif name:
+        ui.result(found[0].text)
+    elif found:
+        ui.result(
+            ui.table([("NAME", "WHAT"), *((e.name, e.description) for e in found)], ui.width())
+        )
+    else:
+        ui.say(f"no example has `{grep}` in it")

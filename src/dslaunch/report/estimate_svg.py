@@ -1,0 +1,135 @@
+"""A chart of an estimate: for each way to train, what it takes of a GPU, part by part.
+
+Nothing is told by colour alone: parts differ in pattern too, figures stand beside the bars, and
+the same is in the chart's description. Nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from dslaunch.deepspeed.estimate import Question, Recommendation, Row
+from dslaunch.deepspeed.memory import GIB
+from dslaunch.report.estimate import heading, text
+
+BAR, STEP, LEFT, SPAN, RIGHT, TOP = 18, 30, 290, 420, 150, 64
+"""Pixels: height of a bar, from bar to bar, room for names, for bars, for figures, for the head."""
+PARTS = ("model states", "buckets", "activations")
+_STYLE = "".join(
+    f".memory {selector}{{{rules}}}"
+    for selector, rules in (
+        ("text", "font:13px system-ui,sans-serif;fill:#111"),
+        (".head", "font-weight:600;font-size:15px"),
+        (".chosen", "font-weight:700"),
+        (".p0", "fill:#1b4f72;stroke:#111"),
+        (".p1", "fill:url(#memory-lines);stroke:#111"),
+        (".p2", "fill:#f0f0f0;stroke:#111"),
+        (".limit", "stroke:#b00020;stroke-width:2;stroke-dasharray:6 4"),
+    )
+)
+_LINES = (
+    '<pattern id="memory-lines" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="6" height="6" fill="#fff"/>'
+    '<rect width="3" height="6" fill="#5d8aa8"/></pattern>'
+)
+
+
+def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
+    """Draw it as SVG text, to stand in a page or in a file of its own."""
+    limit = question.limits.gpu or 0
+    longest = max([*(_parts_total(row) for row in rows), limit, 1])
+    scale = SPAN / longest
+    width, height = LEFT + SPAN + RIGHT, TOP + len(rows) * STEP + 60
+    body = [_bar(row, TOP + i * STEP, scale, row is advice.row) for i, row in enumerate(rows)]
+    if limit:
+        body.append(_limit(limit, LEFT + limit * scale, TOP + len(rows) * STEP))
+    title = escape(heading(question).replace("\n", "; "))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="memory" role="img" '
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+        f"<title>{title}</title><desc>{escape(_described(rows, advice))}</desc>"
+        f"<style>{_STYLE}</style><defs>{_LINES}</defs>"
+        f'<rect width="{width}" height="{height}" fill="#fff"/>'
+        f"{_text(16, 24, 'Memory of each GPU', 'head')}{_legend()}{''.join(body)}"
+        f"{_text(16, height - 14, advice.text, 'chosen')}</svg>\n"
+    )
+
+
+def _sizes(row: Row) -> tuple[int, int, int]:
+    """States and buckets as they are at their own peak, and what activations add to it."""
+    whole = _parts_total(row)
+    states = min(row.states.gpu, whole)
+    return (
+        states,
+        min(row.buckets, whole - states),
+        whole - states - min(row.buckets, whole - states),
+    )
+
+
+def _parts_total(row: Row) -> int:
+    return row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
+
+
+def name(row: Row) -> str:
+    """One way to train, in words."""
+    init = "" if row.strategy.stage < 3 or row.strategy.zero_init else ", no zero.Init"
+    return f"{row.strategy}{init}"
+
+
+def _bar(row: Row, top: int, scale: float, chosen: bool) -> str:
+    at, boxes = float(LEFT), []
+    for number, size in enumerate(_sizes(row)):
+        if size > 0:
+            boxes.append(
+                f'<rect class="p{number}" x="{at:.1f}" y="{top}" '
+                f'width="{size * scale:.1f}" height="{BAR}"/>'
+            )
+        at += size * scale
+    fits = {"": "", "yes": ", fits", "no": ", too much", "checkpointing": ", checkpointed"}[
+        row.fits
+    ]
+    label = _text(16, top + 14, name(row), "chosen" if chosen else "")
+    return (
+        label
+        + "".join(boxes)
+        + _text(
+            at + 6, top + 14, f"{_parts_total(row) / GIB:.1f} GiB{fits}", "chosen" if chosen else ""
+        )
+    )
+
+
+def _limit(limit: int, x: float, bottom: int) -> str:
+    line = f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{bottom}"/>'
+    return line + _text(x - 60, bottom + 16, f"GPU: {limit / GIB:.1f} GiB")
+
+
+def _legend() -> str:
+    return "".join(
+        f'<rect class="p{i}" x="{LEFT + i * 130}" y="34" width="14" height="14"/>'
+        + _text(LEFT + 20 + i * 130, 46, part)
+        for i, part in enumerate(PARTS)
+    )
+
+
+def _described(rows: Sequence[Row], advice: Recommendation) -> str:
+    each = [f"{name(row)}: {_parts_total(row) / GIB:.1f} GiB" for row in rows]
+    return f"{'; '.join(each)}. {advice.text}"
+
+
+def _text(x: float, y: float, words: str, kind: str = "") -> str:
+    marked = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.0f}" y="{y:.0f}"{marked}>{escape(words)}</text>'
+
+
+def page(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
+    """An HTML page with the chart and the tables."""
+    title = escape(heading(question).splitlines()[0])
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{title}</title><style>body{{font-family:system-ui,sans-serif;margin:2em}}"
+        "pre{overflow-x:auto}</style></head><body>\n"
+        f"<h1>{title}</h1>\n<p><strong>{escape(advice.text)}</strong></p>\n"
+        f"{chart(question, rows, advice)}"
+        f"<pre>{escape(text(question, rows, advice, width=150))}</pre>\n</body></html>\n"
+    )
