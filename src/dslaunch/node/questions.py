@@ -100,6 +100,29 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     }
 
 
+def _which(names: List[str]) -> Dict[str, Optional[str]]:
+    """Where programs are: on this session's PATH, or where systems keep them."""
+    import shutil
+
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
+    return {name: shutil.which(name, path=path) for name in names}
+
+
+def _pci(vendors: List[str]) -> Dict[str, Answer]:
+    """PCI devices of these vendors (`0x10de`), by address: class, device, and kernel driver."""
+    top, found = "/sys/bus/pci/devices", {}
+    for address in _entries(top):
+        where = os.path.join(top, address)
+        if text_of(os.path.join(where, "vendor")) in vendors:
+            driver = os.path.realpath(os.path.join(where, "driver"))
+            found[address] = {
+                "class": text_of(os.path.join(where, "class")),
+                "device": text_of(os.path.join(where, "device")),
+                "driver": os.path.basename(driver) if os.path.isdir(driver) else None,
+            }
+    return found
+
+
 # ---------------------------------------------------------------- in a child: what may hang
 
 
@@ -317,12 +340,14 @@ def clean() -> None:
     network.hang_up()
 
 
-AT_ONCE = ("read", "limits", "environment", "interfaces", "listen")
+AT_ONCE = ("read", "limits", "environment", "which", "pci", "interfaces", "listen")
 """Kinds that cannot hang."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
     "read": _read,
     "limits": _limits,
     "environment": _environment,
+    "which": _which,
+    "pci": _pci,
     "interfaces": lambda _: network.interfaces(),
     "listen": network.listen,
     "run": _run,

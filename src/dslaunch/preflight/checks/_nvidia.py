@@ -1,0 +1,341 @@
+"""What the GPU checks ask in common, and how its answers are read.
+
+nvidia-smi takes from a tenth of a second to several, so all checks share a few questions, and only
+nodes that have a driver or nvidia-smi are asked them. Where there is no NVIDIA device at all the
+checks are skipped without a word of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+    passed,
+    skipped,
+)
+from dslaunch.topology.complaints import complaint
+
+PATIENCE = 20.0
+"""Seconds after which nvidia-smi counts as hung, as in Azure's health checks."""
+MAKER = "0x10de"
+WHICH = Question("which", ["nvidia-smi"])
+PCI = Question("pci", [MAKER])
+DRIVER = Question("read", ["/proc/driver/nvidia/version"])
+
+_GROUPS = (
+    "name,uuid,pci.bus_id,driver_version,vbios_version,memory.total,memory.used,pstate,"
+    "persistence_mode,compute_mode,display_active,temperature.gpu,pcie.link.gen.current,"
+    "pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,enforced.power.limit,"
+    "power.default_limit,clocks.max.sm,ecc.mode.current,ecc.mode.pending,"
+    "ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total,"
+    "retired_pages.single_bit_ecc.count,retired_pages.double_bit.count,retired_pages.pending",
+    "mig.mode.current,mig.mode.pending,remapped_rows.uncorrectable,remapped_rows.pending,"
+    "remapped_rows.failure",
+    "clocks_event_reasons.active",
+    "ecc.errors.corrected.volatile.sram,ecc.errors.corrected.volatile.dram,"
+    "ecc.errors.uncorrected.aggregate.sram,"
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
+    "temperature.gpu.tlimit,fabric.state,fabric.status",
+    "gpu_recovery_action",
+)
+"""By age: a driver that does not know one field answers none of its query."""
+_OLD_NAMES = "clocks_throttle_reasons.active"
+"""Before driver 535 (AzureHPC health checks, azure_gpu_clock_throttling)."""
+_QUERY = "nvidia-smi --format=csv,nounits --query-gpu=index,"
+_SCRIPT = (
+    f"{_QUERY}{','.join(_GROUPS)}; c=$?; [ $c = 2 ] || exit $c; "
+    f"for fields in {' '.join((*_GROUPS, _OLD_NAMES))}; do {_QUERY}$fields || true; done"
+)
+_APPS = (
+    "all=$(nvidia-smi --format=csv,noheader,nounits "
+    "--query-compute-apps=gpu_uuid,pid,used_memory,process_name) "
+    '|| { c=$?; echo "$all"; exit $c; }; echo "$all" | while IFS=\', \' read -r gpu pid rest; do '
+    '[ -n "$pid" ] && echo "$gpu, $pid, $(stat -c "%u, %U" "/proc/$pid" 2>/dev/null || echo ,), '
+    '$rest"; done; true'
+)
+_KERNEL = (
+    "keep() { echo log; grep -E 'NVRM: Xid|SXid|[Ll]ink (DOWN|[Dd]own)|Lost carrier'; true; }; "
+    'echo "uptime $(cut -d" " -f1 /proc/uptime)"; '
+    'if all=$(dmesg 2>/dev/null); then echo "$all" | keep; '
+    'elif [ -n "$(journalctl -kqn1 --no-pager 2>/dev/null)" ]; then '
+    "journalctl -kq --since -1d -o short-monotonic --no-pager | keep; fi"
+)
+
+
+def smi(words: str, timeout: float = PATIENCE) -> Question:
+    """Run nvidia-smi."""
+    return Question("run", {"argv": ["nvidia-smi", *words.split()]}, timeout)
+
+
+QUERY = Question("run", {"shell": _SCRIPT}, PATIENCE + 10)
+LIST = smi("-L")
+TOPO = smi("topo -m")
+P2P = smi("topo -p2p r")
+NVLINK = smi("nvlink -s")
+NVLINK_ERRORS = smi("nvlink -e")
+APPS = Question("run", {"shell": _APPS}, PATIENCE)
+KERNEL = Question("run", {"shell": _KERNEL}, 10)
+"""The kernel's words on GPUs and links, of a day or since the node started."""
+
+
+def ask(scope: Scope) -> Asked:
+    """What costs a node nothing."""
+    del scope
+    return {"which": WHICH, "pci": PCI, "driver": DRIVER}
+
+
+def then(**more: Question) -> Callable[[Nodes], Mapping[str, Asked]]:
+    """Ask the nodes that have GPUs the query, and more."""
+    wanted = {"query": QUERY, **more}
+    return lambda nodes: {host: wanted for host, a in nodes.items() if has_driver(a)}
+
+
+def has_driver(a: Answers) -> bool:
+    """Whether nvidia-smi can be asked: there is one, or a loaded driver."""
+    return bool(a.has("which") and a["which"]["nvidia-smi"]) or bool(
+        a.has("driver") and a["driver"]
+    )
+
+
+def pci_gpus(a: Answers) -> int:
+    """How many GPUs the bus has that no other driver holds."""
+    if not a.has("pci"):
+        return 0
+    return sum(
+        of["class"].startswith("0x03") and of["driver"] in ("nvidia", None)
+        for of in a["pci"].values()
+    )
+
+
+# ---------------------------------------------------------------- reading the query
+
+_HEAD = re.compile(r"^index\s*,")
+_NONE = frozenset(
+    ("", "n/a", "[n/a]", "[not supported]", "[requested functionality has been deprecated]")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the query tells of it."""
+
+    index: int
+    fields: Mapping[str, str]
+
+    def text(self, name: str) -> str | None:
+        """A field; None: this GPU or driver has none. Raises UnansweredError."""
+        value = self.fields.get(name, "")
+        if value.lower() in _NONE:
+            return None
+        if value.startswith("["):
+            raise UnansweredError(f"GPU {self.index}: nvidia-smi says {value} for {name}")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """A field that is a number. Raises UnansweredError."""
+        value = self.text(name)
+        found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:\s+\S+)?", value or "")
+        if value is not None and found is None:
+            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no number")
+        return float(found[1]) if found else None
+
+    def hexadecimal(self, name: str) -> int | None:
+        """A field that is a mask of bits. Raises UnansweredError."""
+        value = self.text(name)
+        if value is not None and not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", value):
+            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no mask")
+        return int(value, 16) if value else None
+
+    @property
+    def name(self) -> str:
+        """What its maker calls it."""
+        return self.text("name") or "GPU"
+
+
+def rows(text: str) -> tuple[Gpu, ...]:
+    """Read one or more tables, each with its head, into one row per GPU.
+
+    A row that has not as many cells as its head is not believed; the fields it would have are then
+    missing, which no check takes for good.
+    """
+    found: dict[int, dict[str, str]] = {}
+    head: list[str] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+        if _HEAD.match(line):
+            head = [re.sub(r"\s*\[.*\]$", "", title) for title in cells]
+        elif head and len(cells) == len(head) and cells[0].isdecimal() and cells[0].isascii():
+            found.setdefault(int(cells[0]), {}).update(zip(head, cells, strict=True))
+    return tuple(Gpu(index, fields) for index, fields in sorted(found.items()))
+
+
+def gpus(a: Answers) -> tuple[Gpu, ...]:
+    """The node's GPUs. Raises UnansweredError."""
+    return rows(a.value(QUERY)["out"])
+
+
+# ---------------------------------------------------------------- a driver that is not up
+
+_LOST = re.compile(r"\[GPU is lost\]|GPU is lost|Unable to determine the device handle")
+_CODES = {
+    4: "we may not use the GPUs",
+    6: "it finds no GPU",
+    8: "a GPU's power cables are not plugged in properly",
+    9: "the driver is not loaded",
+    10: "the kernel has trouble with a GPU's interrupt",
+    12: "the NVML library was not found",
+    14: "a GPU's infoROM is damaged",
+    15: "a GPU has fallen off the bus",
+}
+"""nvidia-smi(1), return value."""
+
+
+def trouble(a: Answers) -> Verdict | None:
+    """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
+    if not has_driver(a):
+        found = f"{_counted(pci_gpus(a))} on the PCI bus, and no NVIDIA driver"
+        fix = "install the NVIDIA driver, or see `dkms status` after an update of the kernel"
+        return Verdict("fail", found, "a loaded driver", fix, "lspci -d 10de:")
+    try:
+        answer = a.value(QUERY)
+    except UnansweredError as error:
+        hung = "no answer within" in str(error)
+        return Verdict("fail" if hung else "unknown", f"nvidia-smi gives {error}" if hung else
+                       f"nvidia-smi: {error}", *(_HUNG if hung else ()))  # fmt: skip
+    said = answer["out"] + "\n" + answer["err"]
+    if answer["code"] == 127:
+        said = "nvidia-smi: not found"
+    if answer["code"] or _LOST.search(said):
+        return _complained(answer["code"], said)
+    if not rows(answer["out"]):
+        return Verdict("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
+    return None
+
+
+_HUNG = (
+    "an answer within a second",
+    "see whether it hangs in the kernel: `ps -eo pid,stat,wchan,cmd | grep ' D'`; reboot the node",
+)
+
+
+def _complained(code: int, said: str) -> Verdict:
+    known = complaint(said)
+    found, fix = known.message, known.hint or ""
+    if known.kind in ("unreadable", "no_answer", "bad_usage"):
+        found = f"nvidia-smi ended with {code}: {_CODES.get(code, _first(said) or 'no words')}"
+        fix = ""
+    return Verdict("fail", found, "a driver that answers", fix)
+
+
+def _first(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return "".join(c if c.isprintable() else "?" for c in line[:80])
+
+
+def _counted(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"
+
+
+# ---------------------------------------------------------------- judging
+
+Judge = Callable[[Answers], Iterable[Verdict]]
+
+
+def silent(a: Answers) -> str | None:
+    """Why a check has nothing to judge here; None: it has. `gpu.driver-up` tells of trouble."""
+    if not has_driver(a) and not pci_gpus(a):
+        return "no NVIDIA GPU"
+    return "the driver is not up" if trouble(a) else None
+
+
+def where_up(judge: Judge) -> Judge:
+    """Judge only nodes whose driver answers."""
+
+    def judged(a: Answers) -> Iterator[Verdict]:
+        why = silent(a)
+        if why:
+            yield skipped(why)
+        else:
+            yield from judge(a)
+
+    return judged
+
+
+def up(nodes: Nodes) -> dict[str, Answers]:
+    """The nodes whose driver answers."""
+    return {host: a for host, a in nodes.items() if silent(a) is None}
+
+
+Said = tuple[Level, str]
+
+
+def each_gpu(
+    of: Callable[[Gpu, Mapping[str, float]], Said | None],
+    fine: str,
+    *,
+    expected: str = "",
+    needs: tuple[str, ...] = (),
+) -> Judge:
+    """Judge every GPU by itself; GPUs of which the same is said are named together.
+
+    `needs`: fields without which the GPUs have no such thing; then the check is skipped.
+    """
+
+    def judge(a: Answers) -> Iterator[Verdict]:
+        found: dict[Said, list[int]] = {}
+        there = False
+        for gpu in gpus(a):
+            try:
+                there |= any(gpu.text(name) is not None for name in needs) or not needs
+                said = of(gpu, a.limits)
+            except UnansweredError as error:
+                said = ("unknown", str(error).partition(": ")[2] or str(error))
+            if said:
+                found.setdefault(said, []).append(gpu.index)
+        for (level, words), indices in found.items():
+            yield Verdict(level, f"GPU {listed(indices)}: {words}", expected)
+        if not found:
+            yield passed(fine) if there else skipped("these GPUs or this driver do not tell")
+
+    return where_up(judge)
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Numbers in words: `0-3,7`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ",".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in spans)
+
+
+_DATA_CENTRE = re.compile(
+    r"\b(?:A100|A800|A30|A40|A10|A16|A2|H\d{2,3}|B\d{3}|G[HB]\d{3}|L4|L20|L40S?|V100S?|P100|P40|T4)\b"
+)
+_MESHED = re.compile(r"SXM[4-9]|\bH(?:100|800|200|20)\b(?!.*(?:PCIe|NVL))|\bB[123]00\b")
+
+
+def data_centre(name: str) -> bool:
+    """Whether a GPU is made for servers: these have ECC, and it is on when they are made."""
+    return bool(_DATA_CENTRE.search(name)) and "RTX" not in name
+
+
+def meshed(name: str) -> bool:
+    """Whether all GPUs of this kind in a machine have NVLink with each other.
+
+    SXM boards since the A100. V100 and P100 boards make a cube in which some pairs have none.
+    """
+    return bool(_MESHED.search(name))

@@ -1,0 +1,40 @@
+"""Whether all nodes have the same driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.preflight.check import Check, Nodes, Verdict, odd_ones
+from dslaunch.preflight.checks import _nvidia as nvidia
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    """The query's field: the banner's word for it changed with driver 610."""
+    up = nvidia.up(nodes)
+    told = {h: [gpu.text("driver_version") for gpu in nvidia.gpus(a)] for h, a in up.items()}
+    versions = {host: version for host, (version, *_) in told.items() if version}
+    odd: set[str] = set()
+    for version, hosts, common, number in odd_ones(versions):
+        odd |= {*hosts}
+        major = version.partition(".")[0] != common.partition(".")[0]
+        others = "the other node" if number == 1 else f"{number} other nodes"
+        yield Verdict(
+            "fail" if major else "warn", f"driver {version}", f"{common} as on {others}",
+            hosts=hosts,
+        )  # fmt: skip
+    if fine := tuple(host for host in versions if host not in odd):
+        yield Verdict("pass", f"driver {versions[fine[0]]}", hosts=fine)
+
+
+CHECK = Check(
+    title="all nodes have the same NVIDIA driver",
+    tier="static",
+    why="NCCL is not tested between drivers of different branches, and a CUDA of a newer major "
+    "version does not start on the older driver: the training fails on some nodes only.",
+    fix="install the same driver on all nodes, and reboot them",
+    see="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+    source="NVIDIA CUDA compatibility; imbue-ai/cluster-health",
+    ask=nvidia.ask,
+    then=nvidia.then(),
+    compare=_compare,
+)

@@ -1,0 +1,69 @@
+"""Whether all GPUs are of one kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dslaunch.preflight.check import Check, Nodes, Verdict, odd_ones
+from dslaunch.preflight.checks import _nvidia as nvidia
+
+
+def _kinds(gpus: tuple[nvidia.Gpu, ...]) -> str:
+    """Models with their memory. It differs by some MiB from driver to driver: compared in steps."""
+    kinds = {(gpu.name, _memory(gpu)) for gpu in gpus}
+    return " and ".join(f"{name}{memory}" for name, memory in sorted(kinds))
+
+
+def _memory(gpu: nvidia.Gpu) -> str:
+    total = gpu.number("memory.total")
+    return f", {round(total / 4096) * 4} GiB" if total else ""
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    found = {host: nvidia.gpus(a) for host, a in nvidia.up(nodes).items()}
+    kinds = {host: _kinds(gpus) for host, gpus in found.items()}
+    bad: set[str] = set()
+    for host, kind in kinds.items():
+        if " and " in kind:
+            bad.add(host)
+            yield Verdict("fail", f"GPUs of several kinds: {kind}", "one kind", hosts=(host,))
+    for kind, hosts, common, _ in odd_ones({h: k for h, k in kinds.items() if h not in bad}):
+        bad |= {*hosts}
+        yield Verdict("fail", kind, common, hosts=hosts)
+    good = {host: gpus for host, gpus in found.items() if host not in bad}
+    yield from _firmware(good)
+
+
+def _firmware(found: dict[str, tuple[nvidia.Gpu, ...]]) -> Iterator[Verdict]:
+    every = Counter(gpu.text("vbios_version") for gpus in found.values() for gpu in gpus)
+    if not every:
+        return
+    common = every.most_common(1)[0][0]
+    fine = []
+    for host, gpus in found.items():
+        odd = [gpu for gpu in gpus if gpu.text("vbios_version") != common]
+        if odd:
+            versions = ", ".join(sorted({gpu.text("vbios_version") or "none" for gpu in odd}))
+            numbers = nvidia.listed(gpu.index for gpu in odd)
+            words = f"GPU {numbers}: VBIOS {versions}"
+            yield Verdict("warn", words, f"{common} as most", _FLASH, hosts=(host,))
+        else:
+            fine.append(host)
+    if fine:
+        yield Verdict("pass", "GPUs of one kind", hosts=tuple(fine))
+
+
+_FLASH = "update the GPUs' firmware so that all have the same"
+CHECK = Check(
+    title="all GPUs are of one kind",
+    tier="static",
+    why="The slowest GPU sets the pace of all, and the smallest memory decides what fits: a node "
+    "with other GPUs runs out of memory, or holds the others up.",
+    fix="put nodes of one kind into a job: `--label`, `--exclude`",
+    see="nvidia-smi --query-gpu=name,memory.total,vbios_version --format=csv",
+    source="imbue-ai/cluster-health; GoogleCloudPlatform/cluster-health-scanner",
+    ask=nvidia.ask,
+    then=nvidia.then(),
+    compare=_compare,
+)
