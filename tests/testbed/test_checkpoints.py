@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -43,13 +44,14 @@ def checkpoint(project: Project, *words: str) -> Text:
     return done
 
 
-def weights(project: Project, directory: str) -> dict[str, object]:
+def weights(project: Project, directory: str, *tag: str) -> dict[str, object]:
     """What DeepSpeed's converter makes of a directory of the nodes, by dslaunch's commands."""
+    which = [word for name in tag for word in ("--tag", name)]
     import io
 
     import torch
 
-    checkpoint(project, "gather", "c.yaml", directory, "--to", f"all-{directory}")
+    checkpoint(project, "gather", "c.yaml", directory, "--to", f"all-{directory}", *which)
     checkpoint(project, "consolidate", f"all-{directory}", "--to", f"fp32-{directory}")
     path = f"{project.path}/fp32-{directory}/pytorch_model.bin"
     command = project.cluster.command("control", ["cat", path])
@@ -91,3 +93,124 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
     other = weights(training, "ck")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# ---------------------------------------------------------------- Hugging Face's Trainer
+
+TRAINER = """\
+import os, sys, time
+import deepspeed, torch
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+torch.set_num_threads(1)
+from transformers import (GPT2Config, GPT2LMHeadModel, HfArgumentParser, Trainer,
+                          TrainerCallback, TrainingArguments)
+
+class Slow(TrainerCallback):
+    def on_save(self, args, state, control, **_):
+        print("saved", state.global_step, flush=True)
+    def on_step_end(self, args, state, control, **_):
+        time.sleep(float(os.environ.get("PAUSE", "0")))
+
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+torch.manual_seed(0)
+model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))
+data = [{"input_ids": [(i * k) % 32 for k in range(8)]} for i in range(96)]
+data = [{**row, "labels": row["input_ids"]} for row in data]
+trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[Slow()])
+trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+print("trained", trainer.state.global_step, flush=True)
+"""
+TRAINER_CONFIG = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 2},
+    "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True,
+}
+TRAINER_ARGS = (
+    *("trainer.py", "--deepspeed", "ds.json", "--use_cpu", "--max_steps", "24"),
+    *("--save_steps", "4", "--per_device_train_batch_size", "2", "--save_on_each_node", "True"),
+    *("--report_to", "none", "--optim", "adamw_torch", "--disable_tqdm", "True"),
+)
+
+
+def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(training: Project) -> None:
+    import torch
+
+    pytest.importorskip("transformers")
+    training.write("trainer.py", TRAINER)
+    training.write("ds.json", json.dumps(TRAINER_CONFIG))
+    calm = training.run("c.yaml", *TRAINER_ARGS, "--output_dir", "calm")
+    assert calm.returncode == 0, calm.stderr
+    one = weights(training, "calm", "checkpoint-24")
+    ours = ("--reconnect", "2", "--grace", "1", "--env", "PAUSE=0.5", "c.yaml")
+    with training.start(*ours, *TRAINER_ARGS, "--output_dir", "out") as running:
+        wait_for(running, "saved 4", times=3)
+        checkpoint(training, "gather", "c.yaml", "out", "--tag", "checkpoint-4", "--to", "safe")
+        training.cluster.crash("node2")
+        _, err = running.communicate(timeout=60)
+        assert running.popen.returncode in (1, 5), err
+    checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", *REPLACED)
+    again = ("--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-4")
+    resumed = training.run(*REPLACED, "c.yaml", *TRAINER_ARGS, *again)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.count("trained 24") == 3
+    assert "saved 4" not in resumed.stdout
+    other = weights(training, "out", "checkpoint-24")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# ---------------------------------------------------------------- what DeepSpeed alone does
+
+ALONE = """\
+import sys
+import deepspeed, torch, torch.distributed as dist
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+torch.set_num_threads(1)
+deepspeed.init_distributed()
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 4)
+config = {"train_batch_size": 2, "zero_optimization": {"stage": 2},
+          "zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True,
+          "checkpoint": {"use_node_local_storage": True}}
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+if sys.argv[1] == "resume":
+    loaded, _ = engine.load_checkpoint("alone")
+    print("rank", dist.get_rank(), "loaded", loaded, flush=True)
+for _ in range(3):
+    engine.backward(engine(torch.ones(1, 16)).square().mean())
+    engine.step()
+if sys.argv[1] == "save":
+    engine.save_checkpoint("alone")
+print("ended well", flush=True)
+"""
+
+
+def by_hand(project: Project, *words: str) -> str:
+    """What two nodes print that torchrun starts, as the guides say, one by one."""
+    python = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    running = []
+    for number, node in enumerate(("node1", "node2")):
+        where = ["--node_rank", str(number), "--master_addr", "node1", "--master_port", "29477"]
+        command = [*python, *where, "--nproc_per_node", "1", "/tmp/alone.py", *words]
+        running.append(project.cluster.popen(node, command, cwd="/tmp"))
+    text = ""
+    for one in running:
+        with one:
+            out, err = one.communicate(timeout=120)
+            assert one.popen.returncode == 0, err
+            text += out + err
+    return text
+
+
+def test_deepspeed_alone_goes_on_with_a_mixture_of_two_trainings_and_says_it_is_well(
+    project: Project,
+) -> None:
+    project.cluster.put("node[1-2]", "/tmp/alone.py", ALONE)
+    assert by_hand(project, "save").count("ended well") == 2
+    said = by_hand(project, "resume")
+    assert "rank 0 loaded alone/global_step3/mp_rank_00_model_states.pt" in said
+    assert "rank 1 loaded None" in said
+    assert said.count("ended well") == 2
+    project.cluster.run("node[1-2]", ["rm", "-rf", "/tmp/alone", "/tmp/alone.py"], user="root")

@@ -113,6 +113,12 @@ def verify(
         _print({**_data(chosen), "faults": wrong})
     elif not wrong:
         ui.result(f"{chosen.name}: {len(chosen.wanted())} shards read, all whole and in place")
+    bare = [host for host in allocation.hosts if chosen.latest.get(host) != chosen.tag]
+    if bare and not one:
+        ui.say(
+            f"`latest` does not name it on {', '.join(bare)}: there DeepSpeed alone would begin "
+            "afresh, or take another; `dslaunch run` and `spread` write it"
+        )
     _complain(holdings)
     if wrong:
         hint = "`dslaunch checkpoint spread` brings shards to the nodes whose ranks need them"

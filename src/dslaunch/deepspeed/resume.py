@@ -6,6 +6,7 @@ node finds no `latest`, ZeRO-1 and 2 go on with states of two trainings, and say
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,12 @@ def resuming(args: Sequence[Word]) -> str | None:
     """The option that says that the script resumes."""
     found = (f for f, value in options(args) if f in RESUMING and value.lower() not in NO)
     return next((f"--{flag}" for flag in found), None)
+
+
+def resumed_path(args: Sequence[Word]) -> str | None:
+    """The checkpoint that Hugging Face's Trainer is told to resume, if it is one of a name."""
+    value = dict(options(args)).get("resume_from_checkpoint", "")
+    return value if value.lower() not in (*NO, "true", "1", "yes", "on") else None
 
 
 def directory(args: Sequence[Word]) -> str | None:
@@ -161,14 +168,23 @@ def judge(
     checkpoints: Sequence[Checkpoint],
     allocation: Allocation,
     ranks: Mapping[str, Any] | None = None,
+    path: str | None = None,
 ) -> Verdict:
-    """What a run on this allocation could resume. `ranks` is the rank map that was left there."""
+    """What a run on this allocation could resume. `ranks` is the rank map that was left there;
+    `path` the checkpoint that the script is told to take, where there are several."""
     named = [checkpoint for checkpoint in checkpoints if checkpoint.is_latest]
+    if path is not None:
+        root = posixpath.basename(posixpath.normpath(path))
+        named = [c for c in named if posixpath.basename(c.root) == root] or named
     if not named:
         return Verdict()
     problems = [_problem(checkpoint, allocation, ranks) for checkpoint in named]
     good = [c for c, problem in zip(named, problems, strict=True) if problem is None]
-    return Verdict(named[-1], problems[-1], tuple(good))
+    problem = problems[-1]
+    if problem is not None and good:
+        words = f"{good[-1].root} can be resumed here: name it, --resume_from_checkpoint"
+        problem = PlanError(problem.message, hint=words)
+    return Verdict(named[-1], problem, tuple(good))
 
 
 def _problem(

@@ -77,7 +77,8 @@ class _Settling:
         told = {host: answer["value"] for host, answer in answers.items()}
         found = find(told, {session.host: session.offset for session in self.sessions})
         ranks = next((s["ranks"] for s in told.values() if isinstance(s["ranks"], dict)), None)
-        verdict = resume.judge(found, self.question.allocation, ranks)
+        path = resume.resumed_path(job.args)
+        verdict = resume.judge(found, self.question.allocation, ranks, path)
         if verdict.problem is not None and self.wanted(job, verdict.newest, ranks):
             raise verdict.problem
         written = self.hand_out(verdict.in_place, told, ranks)

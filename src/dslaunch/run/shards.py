@@ -7,16 +7,20 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import PurePosixPath
+from typing import Any
 
 from dslaunch.errors import PreflightError
 from dslaunch.run.places import LONG, Place, PlaceError, result
 
-PIECE = 4 << 20
+PIECE = 1 << 20
+AHEAD = 4
+"""Pieces of a file that are asked for before the first of them is written."""
 PER_END = 2
 AT_ONCE = 32
 """Files that are copied at the same time: with each node, and in all."""
@@ -136,25 +140,30 @@ class _Work:
         )
 
     def _pieces(self, transfer: Transfer, offset: int) -> None:
-        """Read ahead by one piece while the one before is written."""
+        """Read ahead while pieces are written."""
         self._count(offset)
-        following = self._read(transfer, offset)
-        while offset < transfer.size and not self.stopped.is_set():
-            told = result(following)
+        offsets = iter(range(offset, transfer.size, PIECE))
+        coming = deque((at, self._read(transfer, at)) for at in islice(offsets, AHEAD))
+        while coming and not self.stopped.is_set():
+            at, future = coming.popleft()
+            told = result(future)
             if (told["size"], told["mtime"]) != (transfer.size, transfer.mtime):
                 where = f"{transfer.source.name}: {transfer.source_path}"
                 raise PlaceError(
                     f"{where} changed while it was copied", hint="wait until it is saved, try again"
                 )
-            after = min(offset + PIECE, transfer.size)
-            following = self._read(transfer, after)
-            piece = {"offset": offset, "data": told["data"], "key": transfer.key}
-            if result(transfer.target.ask("write", transfer.target_path, **piece)) != after:
-                raise PlaceError(f"{transfer.source_path}: a piece came short")
-            self._count(after - offset)
-            offset = after
+            if (following := next(offsets, None)) is not None:
+                coming.append((following, self._read(transfer, following)))
+            self._write(transfer, at, told["data"])
 
-    def _read(self, transfer: Transfer, offset: int) -> Future[dict[str, object]]:
+    def _write(self, transfer: Transfer, offset: int, data: str) -> None:
+        after = min(offset + PIECE, transfer.size)
+        piece = {"offset": offset, "data": data, "key": transfer.key}
+        if result(transfer.target.ask("write", transfer.target_path, **piece)) != after:
+            raise PlaceError(f"{transfer.source_path}: a piece came short")
+        self._count(after - offset)
+
+    def _read(self, transfer: Transfer, offset: int) -> Future[dict[str, Any]]:
         return transfer.source.ask("read", transfer.source_path, offset=offset, most=PIECE)
 
     def _count(self, size: int, files_done: int = 0, there: int = 0, resumed: int = 0) -> None:

@@ -276,6 +276,34 @@ def test_what_could_be_resumed_is_found() -> None:
     assert resume.judge([], allocation("a", "b")) == resume.Verdict()
 
 
+def trainers(number: int, at: float) -> dict[str, Any]:
+    """What the two nodes hold of the Trainer's `checkpoint-<number>`."""
+    root, made = f"checkpoint-{number}", two_nodes(2, at, tag=f"global_step{number}")
+    for said in made.values():
+        for checkpoint in said["checkpoints"]:
+            checkpoint["root"] = root
+            for file in checkpoint["files"]:
+                file["path"] = f"{root}/{file['path']}"
+    return made
+
+
+def test_of_several_checkpoints_the_one_that_the_script_names_is_judged() -> None:
+    old, new = trainers(4, 100), trainers(8, 200)
+    surveys = {
+        "a": survey(*old["a"]["checkpoints"], *new["a"]["checkpoints"]),
+        "c": survey(*old["b"]["checkpoints"]),
+    }
+    surveys["a"]["latest"] = {"checkpoint-4": "global_step4", "checkpoint-8": "global_step8"}
+    found = find(surveys, {})
+    refused = resume.judge(found, allocation("a", "c")).problem
+    assert refused is not None
+    assert "checkpoint-4 can be resumed here" in str(refused.hint)
+    path = resume.resumed_path(("--resume_from_checkpoint", "out/checkpoint-4/"))
+    verdict = resume.judge(found, allocation("a", "c"), path=path)
+    assert (verdict.problem, [c.root for c in verdict.in_place]) == (None, ["checkpoint-4"])
+    assert resume.resumed_path(("--resume_from_checkpoint", "True")) is None
+
+
 def test_tensors_of_nvme_are_refused_in_another_order_though_their_names_fit() -> None:
     checkpoint = only(two_nodes(2))
     header = replace(checkpoint.header, nvme=True, node_local=True)
