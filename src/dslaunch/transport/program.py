@@ -6,8 +6,13 @@ the short line shows in its process list.
 
 from __future__ import annotations
 
+import marshal
+import sys
+import zlib
 from functools import cache
 from importlib import resources
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.launch.command import quote
@@ -19,16 +24,23 @@ if TYPE_CHECKING:
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
-import sys, types
+import sys, zlib, marshal
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
+texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
+same = sys.hexversion == {version!r} and sys.implementation.name == {kind!r}
+kind = type(sys)
 for name in ("dslaunch", "dslaunch.node"):
-    sys.modules[name] = types.ModuleType(name)
-for name, text in {sources!r}:
-    module = sys.modules["dslaunch.node." + name] = types.ModuleType("dslaunch.node." + name)
-    exec(compile(text, "dslaunch/node/" + name + ".py", "exec"), module.__dict__)
+    sys.modules[name] = kind(name)
+for name, code in marshal.loads(zlib.decompress(codes if same else texts)):
+    module = sys.modules["dslaunch.node." + name] = kind("dslaunch.node." + name)
+    exec(code if same else compile(code, "dslaunch/node/" + name + ".py", "exec"), module.__dict__)
 module.main({arguments!r})
 """
+"""Where the node's Python is ours to the digit it takes code that is compiled already: to compile
+costs a node more than all questions of a preflight."""
+_ANY_PYTHON = 2
+"""The format of `marshal` that all versions read, for what is no code."""
 _READ = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 
 
@@ -47,13 +59,31 @@ def line(node: Node) -> str:
 
 
 def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:
-    """What the line reads: a length, and the program. It consists of modules of `dslaunch.node`, in
-    the order in which they import each other; the last one's `main` is called with `arguments`."""
-    loader = _LOADER.format(sources=_sources(modules), arguments=arguments).encode()
-    return b"%d\n%s" % (len(loader), loader)
+    """What the line reads: a length, a loader, and the program. It consists of modules of
+    `dslaunch.node`, in the order in which they import each other; the last one's `main` is called
+    with `arguments`."""
+    parts = _texts(modules), _codes(modules)
+    loader = _LOADER.format(
+        sizes=tuple(map(len, parts)),
+        version=sys.hexversion,
+        kind=sys.implementation.name,
+        arguments=arguments,
+    ).encode()
+    return b"%d\n%s%s%s" % (len(loader), loader, *parts)
 
 
 @cache
-def _sources(modules: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _texts(modules: tuple[str, ...]) -> bytes:
     node = resources.files("dslaunch") / "node"
-    return tuple((name, (node / f"{name}.py").read_text("utf-8")) for name in modules)
+    texts = [(name, (node / f"{name}.py").read_text("utf-8")) for name in modules]
+    return zlib.compress(marshal.dumps(texts, _ANY_PYTHON))
+
+
+@cache
+def _codes(modules: tuple[str, ...]) -> bytes:
+    codes = []
+    for name in modules:
+        spec = find_spec(f"dslaunch.node.{name}")
+        assert spec is not None and isinstance(spec.loader, InspectLoader)
+        codes.append((name, spec.loader.get_code(spec.name)))
+    return zlib.compress(marshal.dumps(codes))

@@ -11,9 +11,9 @@ from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Sco
 
 PAYLOAD = 64 * 1024
 """Bytes that each node sends to its neighbour; more than any frame, less than any buffer."""
-ALL_PAIRS = 64
-"""Up to so many nodes everybody calls everybody; beyond, the next ones round the ring."""
-NEIGHBOURS = 8
+ALL_PAIRS = 32
+"""Up to so many nodes everybody calls everybody; beyond, those 1, 2, 4, 8, ... places on: every
+node calls and is called, near and far, and the calls grow as the nodes' logarithm each."""
 TIMEOUT = 5.0
 VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
 
@@ -43,12 +43,14 @@ def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
 
 
 def calls(nodes: Nodes) -> dict[str, Question]:
-    """Whom every node calls: all others, or its next ones; its neighbour gets the payload."""
+    """Whom every node calls; the first of them gets the payload."""
     hosts = [host for host, a in nodes.items() if address(a) and a.has("listen")]
-    reach = len(hosts) - 1 if len(hosts) <= ALL_PAIRS else NEIGHBOURS
+    steps = list(range(1, len(hosts)))
+    if len(hosts) > ALL_PAIRS:
+        steps = [step for step in steps if step & (step - 1) == 0]
     found = {}
     for at, host in enumerate(hosts):
-        others = [hosts[(at + step) % len(hosts)] for step in range(1, reach + 1)]
+        others = [hosts[(at + step) % len(hosts)] for step in steps]
         targets = {h: [address(nodes[h]), nodes[h]["listen"]["port"]] for h in others}
         if targets:
             found[host] = _dial(targets, nodes[host].scope, others[0])
