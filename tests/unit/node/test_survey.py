@@ -1,0 +1,158 @@
+"""The program that answers questions on a node: alone, late, wrong, and under every Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.cluster.model import Node
+from dslaunch.node import network, survey
+from dslaunch.preflight.runner import MODULES
+from dslaunch.transport import program
+
+
+def question(kind: str, argument: Any = None, timeout: float = 5) -> dict[str, Any]:
+    return {"kind": kind, "argument": argument, "timeout": timeout}
+
+
+def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the program says under an interpreter: its greeting, and an answer per request."""
+    text = program.text(MODULES, {"mark": "@"})
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    done = subprocess.run(
+        ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
+        input=text + lines.encode(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return [json.loads(line[1:]) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("version", ["", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
+def test_it_runs_under_every_python_of_a_node(version: str) -> None:
+    python = shutil.which(f"python{version}") if version else sys.executable
+    if (
+        python is None
+        or subprocess.run([python, "-V"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"python{version} does not start here")
+    asked = {"a": question("limits", ["NOFILE"]), "b": question("path", "/")}
+    hello, answers = converse(python, {"questions": asked, "host": "n"})
+    assert hello["hello"]["python"][:2] == [int(n) for n in version.split(".") if n] or not version
+    assert answers["answers"]["b"]["value"]["kind"] == "directory"
+    assert len(answers["answers"]["a"]["value"]["NOFILE"]) == 2
+
+
+def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
+    said = converse(sys.executable, {"questions": {}}, {"clock": True}, {"questions": {}})
+    assert [list(message) for message in said] == [["hello"], ["answers"], ["clock"], ["answers"]]
+    assert abs(said[2]["clock"] - time.time()) < 60
+
+
+def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
+    began = time.monotonic()
+    answers = survey.ask(
+        {
+            "hangs": question("run", {"argv": ["sleep", "60"]}, 0.3),
+            "fine": question("run", {"argv": ["echo", "hi"]}),
+        }
+    )
+    assert time.monotonic() - began < 5
+    assert answers["hangs"] == {"error": "no answer within 0 s"}
+    assert answers["fine"]["value"] == {"code": 0, "out": "hi\n", "err": ""}
+
+
+def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    shell = f"echo $$ > {note}; sleep 60"
+    survey.ask({"late": question("run", {"shell": shell}, 0.5)})
+    pid = int(note.read_text())
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_more_questions_than_are_asked_at_a_time_are_all_answered() -> None:
+    asked = {str(i): question("run", {"argv": ["echo", str(i)]}) for i in range(50)}
+    assert [a["value"]["out"] for _, a in sorted(survey.ask(asked).items())] == sorted(
+        f"{i}\n" for i in range(50)
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (question("nonsense"), "KeyError"),
+        (question("path", "/nowhere"), "No such file or directory"),
+        (question("limits", ["NOTHING"]), "AttributeError"),
+        (question("packages", 3), "TypeError"),
+    ],
+)
+def test_a_wrong_question_gets_an_error_and_no_traceback(asked: dict[str, Any], why: str) -> None:
+    assert why in survey.ask({"q": asked})["q"]["error"]
+
+
+def test_a_program_that_is_not_there_is_told_from_one_that_fails() -> None:
+    answers = survey.ask(
+        {
+            "absent": question("run", {"argv": ["no-such-program"]}),
+            "failing": question("run", {"shell": "echo no >&2; exit 3"}),
+        }
+    )
+    assert answers["absent"]["value"]["code"] == 127
+    assert answers["failing"]["value"] == {"code": 3, "out": "", "err": "no\n"}
+
+
+def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    answers = survey.ask({"w": question("write", {"path": str(tmp_path)})})
+    assert "value" in answers["w"]
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- who reaches whom
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where our token is said."""
+    yield network.listen({"ports": [0], "token": "T"})["port"]
+    network.hang_up()
+
+
+def dial(targets: dict[str, Any], payload: int = 0, token: str = "T") -> dict[str, Any]:
+    sent = dict.fromkeys(targets, payload)
+    return network.dial({"targets": targets, "token": token, "timeout": 2, "payload": sent})
+
+
+def test_a_listener_answers_many_at_once_and_takes_a_payload(port: int) -> None:
+    targets = {f"n{i}": ["127.0.0.1", port] for i in range(100)}
+    found = dial(targets, payload=200_000)
+    assert set(map(str, found.values())) == {"{'local': '127.0.0.1'}"}
+
+
+def test_whoever_does_not_know_the_token_is_somebody_else(port: int) -> None:
+    found = dial({"n": ["127.0.0.1", port]}, token="other")
+    assert found == {"n": {"error": "somebody else answers there"}}
+
+
+def test_a_port_that_nobody_holds_is_refused(port: int) -> None:
+    network.hang_up()
+    assert dial({"n": ["127.0.0.1", port]}) == {"n": {"error": "Connection refused"}}
+
+
+def test_a_port_that_is_taken_is_told_with_the_reason(port: int) -> None:
+    told = network.listen({"ports": [port, 0], "token": "T"})
+    assert told["taken"] == [{"port": port, "error": "Address already in use"}]
+    assert told["port"] not in (None, port)
