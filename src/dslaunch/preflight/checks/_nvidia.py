@@ -64,13 +64,6 @@ _APPS = (
     '[ -n "$pid" ] && echo "$gpu, $pid, $(stat -c "%u, %U" "/proc/$pid" 2>/dev/null || echo ,), '
     '$rest"; done; true'
 )
-_KERNEL = (
-    "keep() { echo log; grep -E 'NVRM: Xid|SXid|[Ll]ink (DOWN|[Dd]own)|Lost carrier'; true; }; "
-    'echo "uptime $(cut -d" " -f1 /proc/uptime)"; '
-    'if all=$(dmesg 2>/dev/null); then echo "$all" | keep; '
-    'elif [ -n "$(journalctl -kqn1 --no-pager 2>/dev/null)" ]; then '
-    "journalctl -kq --since -1d -o short-monotonic --no-pager | keep; fi"
-)
 
 
 def smi(words: str, timeout: float = PATIENCE) -> Question:
@@ -85,8 +78,6 @@ P2P = smi("topo -p2p r")
 NVLINK = smi("nvlink -s")
 NVLINK_ERRORS = smi("nvlink -e")
 APPS = Question("run", {"shell": _APPS}, PATIENCE)
-KERNEL = Question("run", {"shell": _KERNEL}, 10)
-"""The kernel's words on GPUs and links, of a day or since the node started."""
 
 
 def ask(scope: Scope) -> Asked:

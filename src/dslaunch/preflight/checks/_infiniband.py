@@ -1,0 +1,122 @@
+"""What the checks of InfiniBand and RoCE have in common: the kernel's own tables of RDMA ports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dslaunch.preflight.check import Answers, Asked, Nodes, Scope
+from dslaunch.preflight.checks._wiring import PORTS
+
+_PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d+)/(?:counters/)?(\w+)$")
+_DEVICE = re.compile(r"^/sys/class/infiniband/([^/]+)/(?:device/)?(\w+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port of an RDMA device."""
+
+    device: str
+    number: int
+    fields: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """What people call it: its device, and its number if that is not the first."""
+        return self.device if self.number == 1 else f"{self.device} port {self.number}"
+
+    @property
+    def state(self) -> str | None:
+        """`ACTIVE`, `INIT`, `ARMED`, `DOWN`; None: not known."""
+        return _word(self.fields.get("state", ""))
+
+    @property
+    def physical(self) -> str | None:
+        """`LinkUp`, `Polling`, `Disabled`, ...; None: not known."""
+        return _word(self.fields.get("phys_state", ""))
+
+    @property
+    def ethernet(self) -> bool:
+        """Whether it is RoCE."""
+        return self.fields.get("link_layer", "").strip() == "Ethernet"
+
+    @property
+    def rate(self) -> float | None:
+        """Gb/s; None: not known."""
+        found = re.match(r"(\d+(?:\.\d+)?) Gb/sec", self.fields.get("rate", ""))
+        return float(found[1]) if found else None
+
+    @property
+    def mode(self) -> str:
+        """Lanes and generation: `4X NDR`."""
+        found = re.search(r"\(([^)]*)\)", self.fields.get("rate", ""))
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One RDMA device."""
+
+    name: str
+    ports: tuple[Port, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Whether a port of it is."""
+        return any(port.state == "ACTIVE" for port in self.ports)
+
+
+def _word(text: str) -> str | None:
+    found = re.match(r"\d+: (\w+)", text.strip())
+    return found[1] if found else None
+
+
+def ask(scope: Scope) -> Asked:
+    """What costs a node nothing."""
+    del scope
+    return {"ports": PORTS}
+
+
+def devices(a: Answers) -> dict[str, Device]:
+    """The node's RDMA devices by name. Raises UnansweredError."""
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    fields: dict[str, dict[str, str]] = {}
+    for path, text in a["ports"].items():
+        if at := _PORT.match(path):
+            ports.setdefault(at[1], {}).setdefault(int(at[2]), {})[at[3]] = text
+        elif of := _DEVICE.match(path):
+            fields.setdefault(of[1], {})[of[2]] = text.strip()
+    return {
+        name: Device(
+            name,
+            tuple(Port(name, n, of) for n, of in sorted(ports.get(name, {}).items())),
+            fields.get(name, {}),
+        )
+        for name in sorted({*ports, *fields}, key=natural)
+    }
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts mlx5_2 before mlx5_10."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in re.split(r"(\d+)", name)
+    ]
+
+
+def ports(a: Answers) -> tuple[Port, ...]:
+    """All ports of the node. Raises UnansweredError."""
+    return tuple(port for device in devices(a).values() for port in device.ports)
+
+
+def with_devices(nodes: Nodes) -> dict[str, Answers]:
+    """The nodes that have any."""
+    return {host: a for host, a in nodes.items() if a.has("ports") and devices(a)}
+
+
+def named(names: Iterable[str]) -> str:
+    """Some names in words."""
+    all_of = sorted(set(names), key=natural)
+    return ", ".join(all_of[:4]) + (f" and {len(all_of) - 4} more" if len(all_of) > 4 else "")

@@ -1,0 +1,32 @@
+"""What the kernel has logged of GPUs and links. Often only root may read it: then it is unknown."""
+
+from __future__ import annotations
+
+import re
+
+from dslaunch.preflight.check import Answers, Question, UnansweredError
+
+_SCRIPT = (
+    "keep() { echo log; grep -E 'NVRM: Xid|SXid|[Ll]ink (DOWN|[Dd]own)|Lost carrier'; true; }; "
+    'echo "uptime $(cut -d" " -f1 /proc/uptime)"; '
+    'if all=$(dmesg 2>/dev/null); then echo "$all" | keep; '
+    'elif [ -n "$(journalctl -kqn1 --no-pager 2>/dev/null)" ]; then '
+    "journalctl -kq --since -1d -o short-monotonic --no-pager | keep; fi"
+)
+LOG = Question("run", {"shell": _SCRIPT}, 10)
+"""The node's uptime and, after `log`, its lines: of all its time, or of a day of the journal."""
+_UPTIME = re.compile(r"^uptime (\d+(?:\.\d+)?)$", re.MULTILINE)
+
+
+def log(a: Answers) -> str:
+    """What was kept of the log. Raises UnansweredError if it may not be read."""
+    text: str = a.value(LOG)["out"]
+    if not re.search(r"^log$", text, re.MULTILINE):
+        raise UnansweredError("the kernel's log may not be read")
+    return text
+
+
+def since(text: str, hours: float) -> float:
+    """How many seconds after the node's start that many hours ago were."""
+    up = _UPTIME.search(text)
+    return float(up[1]) - hours * 3600 if up else 0.0

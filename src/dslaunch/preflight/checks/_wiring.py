@@ -1,0 +1,63 @@
+"""How the checks of NVLink, topology and network cards know a node's wiring."""
+
+from __future__ import annotations
+
+from dslaunch.preflight.check import Answers, Nodes, Question
+from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.topology import Topology, read
+from dslaunch.topology.model import nvlinks
+
+_TOP = "/sys/class/infiniband/*"
+_PORT = f"{_TOP}/ports/*"
+PORTS = Question(
+    "read",
+    [f"{_PORT}/{name}" for name in ("state", "phys_state", "rate", "link_layer")]
+    + [f"{_PORT}/counters/link_downed", f"{_TOP}/fw_ver", f"{_TOP}/board_id", f"{_TOP}/hca_type"]
+    + [
+        f"{_TOP}/device/{which}_link_{what}"
+        for which in ("current", "max")
+        for what in ("width", "speed")
+    ]
+    + [f"{_TOP}/device/net/*/mtu"],
+)
+"""All RDMA devices from the kernel's own tables; no tool, no root."""
+
+
+def topology(a: Answers) -> Topology:
+    """The node's wiring. Raises UnansweredError."""
+    answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
+    for name, question in (
+        ("gpu_list", nvidia.LIST),
+        ("p2p", nvidia.P2P),
+        ("nvlink", nvidia.NVLINK),
+    ):
+        if "value" in a.recorded.get(question.key, {}):
+            answers[name] = a.value(question)["out"]
+    return read(answers)
+
+
+def _ports(a: Answers) -> dict[str, str]:
+    files = a.value(PORTS) if "value" in a.recorded.get(PORTS.key, {}) else {}
+    nets = (path.removesuffix("/mtu") for path in files if "/device/net/" in path)
+    lines = (f"{path}:{text}" for path, text in files.items() if "/ports/" in path)
+    return {"ib": "\n".join(lines), "ib_net": "\n".join(nets)}
+
+
+def topologies(nodes: Nodes) -> dict[str, Topology]:
+    """Of all nodes whose matrix was answered."""
+    return {
+        host: topology(a)
+        for host, a in nvidia.up(nodes).items()
+        if "value" in a.recorded.get(nvidia.TOPO.key, {})
+    }
+
+
+def pairs_without_nvlink(a: Answers, known: Topology) -> list[tuple[str, str, str]]:
+    """Pairs of GPUs that should have NVLink and have not, with the link that they have."""
+    names = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
+    boards = {gpu.label for gpu in known.gpus if nvidia.meshed(names.get(gpu.index, ""))}
+    return [
+        (one, two, link)
+        for one, two, link in known.links
+        if one in boards and two in boards and not nvlinks(link)
+    ]

@@ -1,0 +1,84 @@
+"""Whether all NVLinks of the GPUs are up, at full speed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, passed, skipped
+from dslaunch.preflight.checks import _nvidia as nvidia
+
+_GPU = re.compile(r"^GPU (\d{1,4}): ")
+_LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d+(?:\.\d+)?) GB/s|<inactive>)\s*$")
+
+Links = dict[int, float]
+"""GB/s by link; 0: inactive."""
+
+
+def links(text: str) -> dict[int, Links]:
+    """Read `nvidia-smi nvlink -s`, by GPU."""
+    found: dict[int, Links] = {}
+    index = None
+    for line in text.splitlines():
+        if gpu := _GPU.match(line):
+            index = int(gpu[1])
+            found[index] = {}
+        elif (link := _LINK.match(line)) and index is not None:
+            found[index][int(link[1])] = float(link[2] or 0)
+    return found
+
+
+def _judge(a: Answers) -> Iterator[Verdict]:
+    found = links(a.value(nvidia.NVLINK)["out"])
+    if not any(found.values()):
+        yield from _without(a)
+        return
+    known = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
+    most = max(sum(speed > 0 for speed in of.values()) for of in found.values())
+    fastest = max(speed for of in found.values() for speed in of.values())
+    fine = True
+    for index, of in found.items():
+        down = [number for number, speed in of.items() if not speed]
+        slow = [number for number, speed in of.items() if 0 < speed < fastest]
+        if down and _should(known.get(index, ""), len(of) - len(down), most):
+            fine = False
+            words = (
+                f"GPU {index}: {len(down)} of {len(of)} NVLinks inactive ({nvidia.listed(down)})"
+            )
+            yield Verdict("fail", words, "all active")
+        if slow:
+            fine = False
+            words = f"GPU {index}: NVLink {nvidia.listed(slow)} slower than the others"
+            yield Verdict("warn", words, f"{fastest:g} GB/s")
+    if fine:
+        yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
+
+
+def _without(a: Answers) -> Iterator[Verdict]:
+    names = [gpu.name for gpu in nvidia.gpus(a)]
+    if "not supported for Devices in MIG mode" in a.value(nvidia.NVLINK)["out"]:
+        yield skipped("MIG is enabled")
+    elif len(names) > 1 and any(map(nvidia.meshed, names)):
+        raise UnansweredError("`nvidia-smi nvlink -s` names no links of GPUs that have some")
+    else:
+        yield skipped("no NVLink")
+
+
+def _should(name: str, active: int, most: int) -> bool:
+    """Whether inactive links are a fault: always on SXM boards; on cards, which need bridges, if
+    another card of the node has more."""
+    return nvidia.meshed(name) or 0 < active < most
+
+
+CHECK = Check(
+    title="all NVLinks are up",
+    tier="static",
+    why="With a link down NCCL is slower, or goes over PCIe; on boards with NVSwitch CUDA may not "
+    "start at all.",
+    fix="reset the GPUs or reboot; restart nvidia-fabricmanager; have the board looked at",
+    see="nvidia-smi nvlink -s",
+    source="NVIDIA health validation (max_inactive_nvlinks 0); imbue-ai/cluster-health",
+    ask=nvidia.ask,
+    then=nvidia.then(nvlink=nvidia.NVLINK),
+    judge=nvidia.where_up(_judge),
+)

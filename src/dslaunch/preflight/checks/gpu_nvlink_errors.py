@@ -1,0 +1,58 @@
+"""How many errors the NVLinks have counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
+from dslaunch.preflight.checks import _nvidia as nvidia
+
+_GPU = re.compile(r"^GPU (\d{1,4}): ")
+_COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d+)\s*$")
+
+
+def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
+    """Read `nvidia-smi nvlink -e`: by GPU and kind, the errors of each link."""
+    found: dict[tuple[int, str], dict[int, int]] = {}
+    index = None
+    for line in text.splitlines():
+        if gpu := _GPU.match(line):
+            index = int(gpu[1])
+        elif (link := _COUNTER.match(line)) and index is not None:
+            found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
+    return found
+
+
+def _judge(a: Answers) -> Iterator[Verdict]:
+    found = counters(a.value(nvidia.NVLINK_ERRORS)["out"])
+    if not found:
+        yield skipped("these GPUs or this driver do not tell")
+        return
+    fine = True
+    for (gpu, kind), of in found.items():
+        limit = a.limits["crc" if kind == "CRC" else "warn"]
+        bad = [link for link, errors in of.items() if errors >= limit]
+        if bad:
+            fine = False
+            errors = max(of[link] for link in bad)
+            words = f"GPU {gpu}: NVLink {nvidia.listed(bad)}: {errors} {kind.lower()} errors"
+            yield Verdict("warn", words, "few")
+    if fine:
+        yield passed("few NVLink errors")
+
+
+CHECK = Check(
+    title="NVLinks count few errors",
+    tier="static",
+    why="A link that repeats its packets is slow, and often the one that fails next.",
+    fix="see whether the numbers grow while the GPUs work; reset the GPUs, then have the board "
+    "looked at",
+    see="nvidia-smi nvlink -e",
+    source="imbue-ai/cluster-health (5 replays or recoveries); NVIDIA DCGM (100 CRC errors)",
+    ask=nvidia.ask,
+    then=nvidia.then(nvlink_errors=nvidia.NVLINK_ERRORS),
+    judge=nvidia.where_up(_judge),
+    limits={"warn": 5, "crc": 100},
+    limits_mean="errors of one link since the driver was loaded, from which it warns",
+)
