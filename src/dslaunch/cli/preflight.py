@@ -58,6 +58,9 @@ def preflight(
     baseline: Baseline = None,
     every: Verbose = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print it for an issue.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to a file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to a file.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the checks.")] = False,
     explain: Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")] = None,
 ) -> None:
@@ -68,9 +71,12 @@ def preflight(
     Example: dslaunch preflight cluster.yaml
     """
     from dslaunch.preflight import checks as registry
+    from dslaunch.preflight.changes import changes
     from dslaunch.preflight.choose import Wanted, purposes, tier_of
     from dslaunch.preflight.judge import judge
     from dslaunch.preflight.replay import replayed
+    from dslaunch.report.markdown import as_markdown
+    from dslaunch.report.preflight import as_json, change_rows
 
     known = registry.load()
     if listed or explain:
@@ -85,8 +91,18 @@ def preflight(
         facts = _ask(scope, wanted.of(known, scope.cluster), options.find_cluster(file))
     if save is not None:
         _write(save, facts.to_json())
-    report = judge(scope, facts, wanted.of(known, scope.cluster))
-    _show(report, baseline, json=json, every=every)
+    chosen = wanted.of(known, scope.cluster)
+    report = judge(scope, facts, chosen)
+    _write_reports(report, chosen, junit, html)
+    if json:
+        ui.result(as_json(report))
+    elif markdown:
+        ui.result(as_markdown(report))
+    else:
+        _show(report, every=every)
+    if baseline is not None:
+        before = judge(*replayed(baseline), chosen)
+        ui.say("\n".join(change_rows(changes(before, report))))
     if not report.fit:
         raise typer.Exit(PreflightError.exit_code)
 
@@ -178,14 +194,24 @@ def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
     )
 
 
-def _show(report: Report, baseline: Path | None, *, json: bool, every: bool) -> None:
-    from dslaunch.report import preflight as shown
+def _show(report: Report, *, every: bool) -> None:
+    from dslaunch.report.preflight import rows
 
-    if json:
-        ui.result(shown.as_json(report))
-        return
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    ui.result("\n".join(shown.rows(report, ui.width(), every=every, colour=colour)))
+    ui.result("\n".join(rows(report, ui.width(), every=every, colour=colour)))
+
+
+def _write_reports(
+    report: Report, checks: Mapping[str, Check], junit: Path | None, html: Path | None
+) -> None:
+    """The files that were asked for."""
+    from dslaunch.report.junit import as_junit
+    from dslaunch.report.page import as_page
+
+    if junit is not None:
+        _write(junit, as_junit(report))
+    if html is not None:
+        _write(html, as_page(report, checks))
 
 
 def _write(path: Path, text: str) -> None:

@@ -40,13 +40,19 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
         raise PlanError(f"{_where(error, name)}: {error}") from None
 
 
-def _environment(directories: tuple[Path, ...]) -> jinja2.Environment:
+def render_page(name: str, /, **values: object) -> str:
+    """Fill one of our own templates of an HTML page; every value is escaped."""
+    environment = _environment((PACKAGED, IN_THE_SOURCE_TREE), escape=True)
+    return environment.get_template(name).render(values)
+
+
+def _environment(directories: tuple[Path, ...], *, escape: bool = False) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directories),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,
+        autoescape=escape,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

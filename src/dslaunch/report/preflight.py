@@ -6,11 +6,12 @@ import json
 import os
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
 
@@ -82,6 +83,17 @@ def _typed(kinds: tuple[tuple[str, str], ...]) -> Iterator[tuple[Level, str]]:
     words: dict[str, Level] = {level: level for level in WORDS}
     for level, word in kinds:
         yield words[level], word
+
+
+def change_rows(found: Sequence[Change]) -> Iterator[str]:
+    """What is otherwise than in the baseline."""
+    if not found:
+        yield "no change since the baseline"
+    for change in found:
+        sign = "worse" if change.worse else "changed"
+        was = f"{change.before[0]}, {change.before[1]}" if change.before else "not there"
+        now = f"{change.now[0]}, {change.now[1]}" if change.now else "not there"
+        yield f"{sign}: {change.check} {fold(change.hosts)}: {was} -> {now}"
 
 
 def as_json(report: Report) -> str:

@@ -1,0 +1,48 @@
+"""From node to node: what each pair measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dslaunch.preflight.check import Nodes
+
+MOST = 64
+"""Nodes up to which a matrix can be read by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What was measured from each row's node to each column's."""
+
+    title: str
+    hosts: tuple[str, ...]
+    cells: Mapping[tuple[str, str], str]
+    """Words for a pair that was tried."""
+    heat: Mapping[tuple[str, str], float]
+    """0 is the best of all, 1 the worst, or a failure."""
+
+    def word(self, row: str, column: str) -> str:
+        """What a pair has, empty if it was not tried."""
+        return self.cells.get((row, column), "")
+
+    def shade(self, row: str, column: str) -> int:
+        """Percent of heat, -1 where nothing was tried."""
+        value = self.heat.get((row, column))
+        return -1 if value is None else round(100 * value)
+
+
+def tcp(nodes: Nodes) -> Matrix | None:
+    """Who reaches whom by TCP; None for a single node, or more than can be read."""
+    from dslaunch.preflight.checks.net_mesh import calls
+
+    asked = calls(nodes)
+    if not 2 <= len(asked) <= MOST:
+        return None
+    cells, heat = {}, {}
+    for host, question in asked.items():
+        answers = nodes[host].recorded.get(question.key, {}).get("value", {})
+        for other, answer in answers.items():
+            cells[host, other] = "✗" if "error" in answer else "✓"
+            heat[host, other] = 1.0 if "error" in answer else 0.0
+    return Matrix("TCP from each row's node to each column's", tuple(asked), cells, heat)
