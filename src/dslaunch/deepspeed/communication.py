@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dslaunch.deepspeed.memory import Machines, Model, Strategy
+from dslaunch.deepspeed.memory import DEFAULTS, Machines, Model, Settings, Strategy
 
 HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 
@@ -36,25 +36,39 @@ class Bandwidth:
 
 
 def collectives(
-    model: Model, machines: Machines, strategy: Strategy, width: int = 2, accumulation: int = 1
+    model: Model,
+    machines: Machines,
+    strategy: Strategy,
+    settings: Settings = DEFAULTS,
+    accumulation: int = 1,
 ) -> tuple[Collective, ...]:
     """The collectives of one step.
 
     Stages 1 and 2 reduce gradients by all-reduce, not reduce-scatter, unless
     use_multi_rank_bucket_allreduce is false (DeepSpeed 0.19.8, zero/config.py and
-    stage_1_and_2.py `average_tensor`): half as much again as the ZeRO paper's 2 per parameter.
-    Stage 2 does so after every micro-batch, stages 0 and 1 once per step. Stage 3 gathers the
-    parameters for every forward and every backward pass.
+    stage_1_and_2.py `average_tensor`; measured): half as much again as the ZeRO paper's 2 per
+    parameter. Stage 2 does so after every micro-batch, stages 0 and 1 once per step. Stage 3
+    gathers parameters for every forward and backward pass, but those of the last layers, less
+    than stage3_max_reuse_distance from their next use, only once.
     """
-    once, each = 1, accumulation
-    kinds = {
-        0: [("all-reduce", "gradients", once)],
-        1: [("all-reduce", "gradients", once), ("all-gather", "parameters", once)],
-        2: [("all-reduce", "gradients", each), ("all-gather", "parameters", once)],
-        3: [("all-gather", "parameters", 2 * each), ("reduce-scatter", "gradients", each)],
-    }[strategy.stage]
-    ring = width * model.params * (machines.gpus - 1) / machines.gpus
-    return tuple(Collective(op, what, n, int(HOPS[op] * n * ring)) for op, what, n in kinds)
+    total = model.params
+    if strategy.stage == 3:
+        again = total - min(total, settings.max_reuse_distance // 2)
+        kinds = [
+            ("all-gather", "parameters", total, accumulation),
+            ("all-gather", "parameters for backward", again, accumulation),
+            ("reduce-scatter", "gradients", total, accumulation),
+        ]
+    else:
+        reduced = accumulation if strategy.stage == 2 else 1
+        kinds = [("all-reduce", "gradients", total, reduced)]
+        kinds += [("all-gather", "parameters", total, 1)] if strategy.stage else []
+    ring = settings.width * (machines.gpus - 1) / machines.gpus
+    return tuple(
+        Collective(operation, what, times, int(HOPS[operation] * times * size * ring))
+        for operation, what, size, times in kinds
+        if size
+    )
 
 
 def seconds(

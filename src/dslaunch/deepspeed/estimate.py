@@ -95,7 +95,7 @@ def _row(q: Question, strategy: Strategy) -> Row:
         for size in ((acts.full, acts.checkpointed) if acts else (0, 0))
     )
     cpu, nvme = peak(parts, "cpu"), peak(parts, "nvme")
-    moved = collectives(model, machines, strategy, settings.width, q.accumulation)
+    moved = collectives(model, machines, strategy, settings, q.accumulation)
     return Row(
         strategy=strategy,
         theirs=deepspeed_estimate(model, machines, strategy, settings.factor),

@@ -146,6 +146,7 @@ class Settings:
     factor: float = BUFFER_FACTOR
 
 
+DEFAULTS = Settings()
 NVME_BUFFERS = 4
 """offload_optimizer.buffer_count (DeepSpeed 0.19.8, zero/offload_config.py)."""
 NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
@@ -153,7 +154,7 @@ NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
 
 
 def state_parts(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
 ) -> tuple[Part, ...]:
     """The model states as they are: what DeepSpeed's estimators leave out or get wrong is mended.
 
@@ -265,7 +266,7 @@ def _swapped(
 
 
 def bucket_parts(
-    model: Model, strategy: Strategy, settings: Settings = Settings()
+    model: Model, strategy: Strategy, settings: Settings = DEFAULTS
 ) -> tuple[Part, ...]:
     """Buffers for communication, and what stage 3 keeps gathered.
 
@@ -301,7 +302,7 @@ def peak(parts: tuple[Part, ...], place: Device) -> int:
 
 
 def corrected(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
 ) -> Need:
     """The model states per GPU and per node, with the estimators' faults mended."""
     parts = state_parts(model, machines, strategy, settings)
@@ -320,7 +321,7 @@ FAULTS = {
 
 
 def faults(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = Settings()
+    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
 ) -> tuple[str, ...]:
     """Which of FAULTS are in DeepSpeed's figures for this; empty where they agree with ours."""
     theirs = deepspeed_estimate(model, machines, strategy, settings.factor)
