@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.checkpoint_places import all_nodes, node_named, on_nodes, one_place, only, split
 from dslaunch.cli.options import (
     Exclude,
     Include,
@@ -21,15 +20,11 @@ from dslaunch.cli.options import (
     open_cluster,
     selection,
 )
-from dslaunch.cli.words import FILE_ENDINGS
 from dslaunch.errors import PreflightError, UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster
     from dslaunch.deepspeed.checkpoint import Checkpoint
     from dslaunch.run.checkpoints import Holdings
-    from dslaunch.run.places import Place
-    from dslaunch.run.reach import Reached
     from dslaunch.run.shards import Progress
 
 APP = typer.Typer(
@@ -69,7 +64,7 @@ def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
     from dslaunch.deepspeed.checkpoint import choose
     from dslaunch.report.checkpoint import detail, rows
 
-    with _nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words) as (_, directory, holdings, _reached):
         found = holdings.checkpoints
         chosen = [choose(found, tag, directory)] if tag else found
     if json:
@@ -102,7 +97,7 @@ def verify(
     from dslaunch.report.checkpoint import faults
     from dslaunch.run.checkpoints import read_through
 
-    with _nodes(words) as (cluster, directory, holdings, _):
+    with all_nodes(words) as (cluster, directory, holdings, _):
         chosen = choose(holdings.checkpoints, tag, directory)
         broken = read_through(chosen, holdings)
     allocation = select(cluster, selection(include, exclude, nodes, slots, label))
@@ -137,10 +132,10 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
     from dslaunch.report.checkpoint import copied
     from dslaunch.run.checkpoints import gather as gather_all
 
-    with _nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words) as (_, directory, holdings, _reached):
         chosen = choose(holdings.checkpoints, tag, directory)
         _say_which(chosen, tag)
-        with _place(to, holdings.places) as (place, path):
+        with one_place(to, holdings.places) as (place, path):
             progress = gather_all(chosen, holdings, place, path, _teller())
     if json:
         _print({**_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
@@ -173,12 +168,12 @@ def spread(
     from dslaunch.run.checkpoints import check_apart, look_here
     from dslaunch.run.checkpoints import spread as spread_all
 
-    with _nodes(words) as (cluster, directory, holdings, reached):
+    with all_nodes(words) as (cluster, directory, holdings, reached):
         allocation = select(cluster, selection(include, exclude, nodes, slots, label))
         with contextlib.ExitStack() as stack:
             source = holdings
             if from_ is not None:
-                place, path = stack.enter_context(_place(from_, holdings.places))
+                place, path = stack.enter_context(one_place(from_, holdings.places))
                 source = look_here(place, path)
             chosen = choose(source.checkpoints, tag, from_ or directory)
             _say_which(chosen, tag)
@@ -218,20 +213,20 @@ def consolidate(
     from dslaunch.run import consolidate as converter
     from dslaunch.run.checkpoints import look_here, require
 
-    file, directory = _split(words)
+    file, directory = split(words)
     if directory is None:
         raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
     with contextlib.ExitStack() as stack:
         node = None
         if on is None:
-            place, path = stack.enter_context(_place(directory, {}))
+            place, path = stack.enter_context(one_place(directory, {}))
         else:
             cluster = open_cluster(file)
-            node = _node(cluster, on)
+            node = node_named(cluster, on)
             node = replace(node, python=python or node.python)
-            path = _on_nodes(cluster, directory)
-            place = _only(stack, cluster, on)
-            to = _on_nodes(cluster, to)
+            path = on_nodes(cluster, directory)
+            place = only(stack, cluster, on)
+            to = on_nodes(cluster, to)
         holdings = look_here(place, path)
         chosen = choose(holdings.checkpoints, tag, directory)
         require(chosen, holdings)
@@ -266,7 +261,7 @@ def prune(
     from dslaunch.run.checkpoints import prune as remove_all
     from dslaunch.run.shards import in_words
 
-    with _nodes(words) as (_, directory, holdings, _reached):
+    with all_nodes(words) as (_, directory, holdings, _reached):
         if holdings.failures:
             _complain(holdings)
         old = to_prune(holdings.checkpoints, keep)
@@ -284,83 +279,6 @@ def prune(
 
 def _copies(checkpoint: Checkpoint) -> list[Any]:
     return [copied for copies in checkpoint.files.values() for copied in copies]
-
-
-# ---------------------------------------------------------------- what all of them do
-
-
-def _split(words: list[str] | None) -> tuple[Path | None, str | None]:
-    """The cluster file and the directory, either of which may be left out."""
-    given = list(words or [])
-    file = Path(given.pop(0)) if given and given[0].endswith(FILE_ENDINGS) else None
-    if len(given) > 1:
-        raise UsageError(f"one directory is wanted, found {' '.join(given)}")
-    return file, given[0] if given else None
-
-
-def _open(words: list[str] | None) -> tuple[Cluster, str]:
-    from dslaunch.cli.options import find_cluster
-
-    file, directory = _split(words)
-    cluster = open_cluster(find_cluster(file))
-    return cluster, _on_nodes(cluster, directory)
-
-
-def _on_nodes(cluster: Cluster, directory: str | None) -> str:
-    """The directory as the job on the nodes means it."""
-    workdir = cluster.storage.workdir or str(Path.cwd())
-    if directory is None:
-        return cluster.storage.checkpoints or workdir
-    if directory.startswith("~"):
-        return directory
-    return posixpath.normpath(posixpath.join(workdir, directory))
-
-
-@contextlib.contextmanager
-def _nodes(words: list[str] | None) -> Iterator[tuple[Cluster, str, Holdings, Reached]]:
-    """The cluster, the directory, what its nodes have there, and the connections to them."""
-    from dslaunch.run.checkpoints import look
-    from dslaunch.run.follow import nothing_reached
-    from dslaunch.run.places import open_places
-
-    cluster, directory = _open(words)
-    with open_places(cluster, cluster.nodes) as (places, reached):
-        if not places:
-            raise nothing_reached(reached, directory)
-        yield cluster, directory, look(places, reached, directory), reached
-
-
-@contextlib.contextmanager
-def _place(text: str, nodes: Any) -> Iterator[tuple[Place, str]]:
-    """A directory here, or `HOST:DIRECTORY`."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from dslaunch.run.places import LocalPlace
-
-    host, colon, path = text.partition(":")
-    if colon and host in nodes:
-        yield nodes[host], path
-        return
-    with ThreadPoolExecutor(8) as pool:
-        yield LocalPlace(pool), str(Path(text).expanduser().absolute())
-
-
-def _only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Place:
-    """One node, or NodeError."""
-    from dslaunch.errors import NodeError
-    from dslaunch.run.places import open_places
-
-    places, reached = stack.enter_context(open_places(cluster, [_node(cluster, host)]))
-    if not places:
-        raise NodeError(tuple(reached.failures.values()))
-    return places[0]
-
-
-def _node(cluster: Cluster, host: str) -> Any:
-    for node in cluster.nodes:
-        if node.host == host:
-            return node
-    raise UsageError(f"--on {host}: no such node", hint=", ".join(n.host for n in cluster.nodes))
 
 
 def _say_which(chosen: Checkpoint, tag: str | None) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from dslaunch.transport import program
 
 MODULES = (
-    *("frames", "processes", "keeping", "files", "network", "shards", "probe", "postmortem"),
-    *("streams", "journal", "client", "bridge", "wire", "links", "activity", "doing", "stacks"),
-    *("redact", "ranks", "agent", "guardian"),
+    *("frames", "processes", "keeping", "files", "network", "pieces", "shards", "probe"),
+    *("postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
+    *("activity", "doing", "stacks", "redact", "ranks", "agent", "guardian"),
 )
 """In the order in which they import each other."""
 NO_AGENT = 3
