@@ -59,7 +59,8 @@ def drawing(topology: Topology, name: str = "") -> str:
     title = " ".join(filter(None, [f"{name}:" if name else "", summary(topology)]))
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="wiring" role="img" '
-        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-label="{escape(title)}">'
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title><desc>{escape(_told(topology))}</desc>"
         f"<style>{_STYLE}</style>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'

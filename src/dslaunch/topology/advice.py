@@ -200,7 +200,7 @@ def _rtx40(gpu: Gpu) -> bool:
 
 
 def _silent_about_p2p(gpu: Gpu) -> bool:
-    version = tuple(int(part) for part in re.findall(r"\d+", gpu.driver or ""))
+    version = tuple(int(part) for part in re.findall(r"[0-9]{1,9}", gpu.driver or ""))
     return _rtx40(gpu) and bool(version) and version < FIXED_P2P
 
 

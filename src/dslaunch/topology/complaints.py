@@ -65,7 +65,7 @@ _KNOWN = (
         "only `nvidia-smi topo -m` is read",
     ),
     (
-        r"^\s*NPU\d",
+        r"^[ \t]*NPU[0-9]",
         "other_tool",
         "this is npu-smi's output: there is no NVIDIA GPU in it",
         "only `nvidia-smi topo -m` is read",

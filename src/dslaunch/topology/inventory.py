@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from dslaunch.topology.model import Gpu
 
-_LISTED = re.compile(r"^GPU (\d+): (.+?) \(UUID: ", re.MULTILINE)
+_LISTED = re.compile(r"^GPU ([0-9]{1,4}): (.+?) \(UUID: ", re.MULTILINE)
 _MIG = re.compile(r"^\s+MIG \S+\s+Device\s+\d+:")
 _LINK = re.compile(r"^\s*Link \d+: (?:([\d.]+) GB/s|<inactive>)\s*$")
 _P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
@@ -41,18 +40,16 @@ def gpu_list(text: str) -> dict[int, Listed]:
 
 def gpu_query(text: str) -> dict[int, dict[str, str]]:
     """Read `--query-gpu=index,... --format=csv` with its head, by index; values without units."""
-    rows = [line for line in text.splitlines() if line.strip()]
-    while rows and not re.match(r"index\s*,", rows[0]):
-        rows.pop(0)
-    if not rows:
-        return {}
-    cells = list(csv.reader(rows, skipinitialspace=True))
-    head = [re.sub(r"\s*\[.*\]", "", title).strip() for title in cells[0]]
+    lines = text.splitlines()
+    at = next((n for n, line in enumerate(lines) if re.match(r"index[ \t]*,", line)), len(lines))
+    # split by hand: nvidia-smi quotes nothing, and no model has a comma in its name
+    cells = [[cell.strip() for cell in line.split(",")] for line in lines[at:]]
+    head = [re.sub(r" \[[^\]]*\]$", "", title) for title in cells[0]] if cells else []
     found: dict[int, dict[str, str]] = {}
     for row in cells[1:]:
-        if len(row) == len(head) and row[0].strip().isdecimal():
-            values = {title: cell.strip() for title, cell in zip(head, row, strict=True)}
-            found[int(row[0])] = {t: v for t, v in values.items() if _known(v)}
+        if len(row) == len(head) and re.fullmatch(r"[0-9]{1,4}", row[0]):
+            values = zip(head, row, strict=True)
+            found[int(row[0])] = {title: cell for title, cell in values if _known(cell)}
     return found
 
 
@@ -66,7 +63,7 @@ def active_links(text: str) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     index = None
     for line in text.splitlines():
-        if gpu := re.match(r"GPU (\d+): ", line):
+        if gpu := re.match(r"GPU ([0-9]{1,4}): ", line):
             index = int(gpu[1])
         elif (link := _LINK.match(line)) and index is not None:
             active, total = found.get(index, (0, 0))
@@ -93,7 +90,7 @@ def p2p(text: str) -> dict[tuple[str, str], str] | None:
 
 
 def _p2p_row(words: list[str]) -> bool:
-    if len(words) < 2 or not re.fullmatch(r"GPU\d+", words[0]) or words.count("X") != 1:
+    if len(words) < 2 or not re.fullmatch(r"GPU[0-9]{1,4}", words[0]) or words.count("X") != 1:
         return False
     return all(word == "X" or _P2P.fullmatch(word) for word in words[1:])
 
@@ -112,7 +109,7 @@ def described(gpus: Iterable[Gpu], answers: Mapping[str, str]) -> tuple[Gpu, ...
 def _described(
     gpu: Gpu, listed: Listed | None, asked: Mapping[str, str], links: tuple[int, int] | None
 ) -> Gpu:
-    memory = re.match(r"\d+", asked.get("memory.total", ""))
+    memory = re.match(r"[0-9]{1,9}", asked.get("memory.total", ""))
     return replace(
         gpu,
         name=asked.get("name") or (listed.name if listed else None),

@@ -24,18 +24,19 @@ from dslaunch.topology.model import Status
 
 _ESCAPES = re.compile(r"\x1b?\[[0-9;]*m")
 """Underlining, which is printed into files too; some logs drop the escape character of it."""
-_CODE = r"NV[1-9]\d?|PIX|PXB|PHB|PSB|NODE|SYS|SOC"
+_CODE = r"NV[1-9][0-9]?|PIX|PXB|PHB|PSB|NODE|SYS|SOC"
 _CELLS = re.compile(rf"(?:X|{_CODE})+")
 _CELL = re.compile(rf"X|{_CODE}")
-_TAIL = re.compile(r"[\d,-]+|N/A")
-_DEVICE = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|\S+")
-_COUNTED = re.compile(r"(GPU|NIC)(\d+)")
-_NAMED = re.compile(r"GPU\d+|NIC\d+|[a-z]\w*\d\w*")
+_TAIL = re.compile(r"[0-9,-]+|N/A")
+_DEVICE = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|mlx[0-9]_(?:bond_)?[0-9]{1,4}|\S+")
+_COUNTED = re.compile(r"(GPU|NIC)([0-9]{1,4})")
+_NAMED = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|(?=[a-z]\w{,60}[0-9])[a-z]\w{,60}", re.ASCII)
 """What a device can be called; verbs names are as rdma-core makes them: `mlx5_0`, `rocep49s0`."""
 _AFFINITY = re.compile(r"CPU\s+Affinity")
 _LEGEND = re.compile(r"^\s*Legend:")
-_NIC_NAME = re.compile(r"^\s*(NIC\d+):\s+(\S+)\s*$", re.MULTILINE)
-_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+_NIC_NAME = re.compile(r"^[ \t]*(NIC[0-9]{1,4}):[ \t]+(\S+)[ \t]*$", re.MULTILINE)
+_RANGE = r"[0-9]{1,5}(?:-[0-9]{1,5})?"
+_LIST = re.compile(rf"{_RANGE}(?:,{_RANGE})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +172,9 @@ def _checked(titles: list[str], rows: list[_Row], notes: list[str]) -> list[str 
         else:
             names[row.own] = None
             notes.append(f"the row of {row.label} is {titles[row.own]} in the header")
-    gaps = _gaps(titles)
+    odd = not _in_order(titles)
     for column, title in enumerate(titles):
-        doubtful = gaps & {_kind(title)} and column not in sure
+        doubtful = odd and column not in sure
         if title in twice or doubtful or not _NAMED.fullmatch(title):
             names[column] = None
             notes.append(f"column {column + 1} of the header, {title[:20]}, is doubtful")
@@ -193,30 +194,30 @@ def _by_rows(rows: list[_Row], notes: list[str]) -> list[str | None]:
             return []
         names[row.own] = row.label
     known = [name for name in names if name]
-    if len(set(known)) < len(known) or _gaps(known):
+    if len(set(known)) < len(known) or not _in_order(known):
         notes.append("the rows do not count the devices from 0 up")
         return []
     return names
 
 
-def _kind(name: str) -> str:
-    found = _COUNTED.fullmatch(name)
-    return found[1] if found else ""
-
-
-def _gaps(names: list[str]) -> set[str]:
-    """Which of GPU and NIC are not counted 0, 1, 2 ... as nvidia-smi does."""
-    found: dict[str, list[int]] = {}
+def _in_order(names: list[str]) -> bool:
+    """Whether GPUs come first, and GPUs and NICs are counted 0, 1, 2 ... as nvidia-smi does."""
+    counted: dict[str, list[int]] = {}
     for match in filter(None, map(_COUNTED.fullmatch, names)):
-        found.setdefault(match[1], []).append(int(match[2]))
-    return {kind for kind, seen in found.items() if seen != list(range(len(seen)))}
+        counted.setdefault(match[1], []).append(int(match[2]))
+    others = [not name.startswith("GPU") for name in names]
+    return others == sorted(others) and all(
+        numbers == list(range(len(numbers))) for numbers in counted.values()
+    )
 
 
 def _fill(found: Matrix, names: list[str | None], rows: list[_Row]) -> None:
     """Take the links of the rows that fit; leave out the pairs whose two cells differ."""
     fitting = [row for row in rows if _fits(row, names)]
     found.notes += [
-        f"the row of {row.label[:20]} does not fit the header" for row in rows if row not in fitting
+        f"the row of {row.label[:20]} does not fit the header"
+        for row in rows
+        if not _fits(row, names)
     ]
     if not fitting:
         return
@@ -304,7 +305,7 @@ def _era(text: str, columns: int) -> int | None:
 
 def _nic_names(text: str, found: Matrix) -> dict[str, str]:
     """Read the NIC legend: of names that occur twice, one was cut short, so neither counts."""
-    numbered = [name for name in found.devices if re.fullmatch(r"NIC\d+", name)]
+    numbered = [name for name in found.devices if re.fullmatch(r"NIC[0-9]+", name)]
     given = dict(_NIC_NAME.findall(text))
     times = Counter(given.values())
     names = {nic: given[nic] for nic in numbered if nic in given and times[given[nic]] == 1}

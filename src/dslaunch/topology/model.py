@@ -145,7 +145,7 @@ class Topology:
 
 def nvlinks(code: str | None) -> int:
     """How many NVLinks a link bonds; 0 for PCIe."""
-    found = re.fullmatch(r"NV(\d+)", code or "")
+    found = re.fullmatch(r"NV([0-9]{1,4})", code or "")
     return int(found[1]) if found else 0
 
 

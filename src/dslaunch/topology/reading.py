@@ -12,9 +12,9 @@ from dslaunch.topology.model import Gpu, Nic, Topology, Trouble, nvlinks
 
 _MINE = {
     "gpu_list": r"^GPU \d+: .+ \(UUID: ",
-    "gpu_query": r"^index\s*,",
-    "nvlink": r"^\s*Link \d+: ",
-    "p2p": r"^\s*GPU0\s+X\s+(?:OK|CNS|GNS|TNS|NS|U|DR)\b",
+    "gpu_query": r"^index[ \t]*,",
+    "nvlink": r"^[ \t]*Link \d+: ",
+    "p2p": r"^[ \t]*GPU0[ \t]+X[ \t]+(?:OK|CNS|GNS|TNS|NS|U|DR)\b",
     "ib": r"^/sys/class/infiniband/\S+/ports/",
     "ib_net": r"^/sys/class/infiniband/\S+/device/net/",
     "speeds": r"^/sys/class/net/",
@@ -22,7 +22,7 @@ _MINE = {
     "virtual": r"\A(?:virtual|physical)$",
     "iommu": r"^iommus:",
     "acs": r"ACSCtl:",
-    "route": r"\bdev \S+.*\bsrc ",
+    "route": r"\bdev \S{1,15} [^\n]{0,99}\bsrc ",
     "settings": r"^(?:NCCL|GLOO)_\w+=",
 }
 """How an answer shows itself in a text that holds several."""
@@ -76,7 +76,7 @@ def read(answers: Mapping[str, str]) -> Topology:
 
 
 def _gpus(found: matrix.Matrix) -> list[Gpu]:
-    labels = [name for name in found.devices if re.fullmatch(r"GPU\d+", name)]
+    labels = [name for name in found.devices if name.startswith("GPU")]
     none = matrix.Affinity()
     near = {label: found.affinity.get(label, none) for label in labels}
     return [
@@ -87,8 +87,8 @@ def _gpus(found: matrix.Matrix) -> list[Gpu]:
 
 def _nics(found: matrix.Matrix) -> tuple[Nic, ...]:
     """NICs with the names of their devices: from the legend, or before it, their own labels."""
-    labels = [name for name in found.devices if not re.fullmatch(r"GPU\d+", name)]
-    numbered = re.compile(r"NIC\d+")
+    labels = [name for name in found.devices if not name.startswith("GPU")]
+    numbered = re.compile(r"NIC[0-9]+")
     return tuple(
         Nic(label, found.nic_names.get(label) if numbered.fullmatch(label) else label)
         for label in labels

@@ -10,9 +10,9 @@ from dslaunch.topology.model import Host, Nic
 
 _PORT = re.compile(r"/sys/class/infiniband/([^/\s]+)/ports/(\d+)/(state|rate|link_layer):(.*)")
 _NET = re.compile(r"/sys/class/infiniband/([^/\s]+)/device/net/(\S+)")
-_SPEED = re.compile(r"/sys/class/net/([^/\s]+)/speed:(\d+)\s*$", re.MULTILINE)
-_CPUS = re.compile(r"/node(\d+)/cpulist:\s*(\S+)")
-_ROUTE = re.compile(r"\bdev (\S+)(?:.*?\bsrc (\S+))?")
+_SPEED = re.compile(r"/sys/class/net/([^/\s]+)/speed:([0-9]{1,9})[ \t]*$", re.MULTILINE)
+_CPUS = re.compile(r"/node([0-9]{1,4})/cpulist:[ \t]*(\S+)")
+_ROUTE = re.compile(r"\bdev (\S{1,15})(?=\s)(?:[^\n]{0,99}?\bsrc (\S{1,45}))?")
 _SETTING = re.compile(r"^((?:NCCL|GLOO)_\w+)=(.*)$", re.MULTILINE)
 _XML = re.compile(r"^/\S+\.xml$", re.MULTILINE)
 
@@ -38,7 +38,11 @@ def _with_ports(nic: Nic, ports: Ports, interfaces: list[str]) -> Nic:
     states = [port["state"] for port in ports.values() if "state" in port]
     # the best port counts: the second of a card is often not plugged
     best = [p for p in ports.values() if "ACTIVE" in p.get("state", "")] or list(ports.values())
-    rates = [float(m[0]) for p in best if (m := re.match(r"[\d.]+", p.get("rate", "")))]
+    rates = [
+        float(m[0])
+        for p in best
+        if (m := re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", p.get("rate", "")))
+    ]
     layers = {port["link_layer"] for port in best if port.get("link_layer")}
     return replace(
         nic,

@@ -236,3 +236,10 @@ def test_recorded_texts_survive_any_damage(data: st.DataObject):
 def test_any_text_gives_an_answer(text: str):
     found = read(answers_in(text))
     assert found.status == "none" or found.gpus or found.nics
+
+
+@pytest.mark.skipif(not RECORDED, reason="recorded texts do not lie beside the checkout")
+def test_a_look_alike_of_another_program_is_read_where_it_says_the_same():
+    found = parse((CORPUS / "63_peer_dcgm_gpushare_psb_legend.txt").read_text())
+    assert (found.status, len(found.devices)) == ("ok", 8)
+    assert set(found.links.values()) == {"PHB"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
 from dslaunch.topology import COMMANDS, Topology, answers_in, read
-from dslaunch.topology.inventory import p2p
+from dslaunch.topology.inventory import active_links, gpu_query, p2p
+from dslaunch.topology.inventory import gpu_list as gpu_list_of
 from dslaunch.topology.shape import islands, nearest, ring, summary
 
 H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
@@ -172,3 +175,59 @@ def test_models_keep_what_tells_them_apart():
     query = "index, name, memory.total [MiB]\n2, NVIDIA L40S, 46068 MiB\n"
     found = read({"topo_m": topo_m(Wiring(3)), "gpu_list": gpu_list(names), "gpu_query": query})
     assert summary(found).startswith("1x A100-SXM4-40GB + 1x V100-PCIE-16GB + 1x L40S 45GiB,")
+
+
+HEADER = "\tGPU0\tGPU1\tCPU Affinity\n"
+HOSTILE = {
+    "a number of 5,000 digits as an index": HEADER + "GPU" + "9" * 5000 + "\t X \tSYS\t0\n",
+    "a number of 5,000 digits as a CPU": HEADER + "GPU0\t X \tSYS\t" + "9" * 5000 + "\n",
+    "digits of another script": HEADER.replace("1", "\u0661") + "GPU\u0661\tSYS\t X \t0\n",
+    "a quote that is not closed": "index, name\n0, " + '"' * 200_000,
+    "a rate that is no number": "/sys/class/infiniband/mlx5_0/ports/1/rate:1..2 Gb/sec\n" + P2P,
+    "lines of nothing": "\n" * 50_000,
+    "words without end": "dev x " * 20_000,
+    "the same row again and again": HEADER + "GPU0\t X \tSYS\t0\n" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts_are_read_in_no_time_and_name_no_second_gpu(name: str):
+    found = read(answers_in(HOSTILE[name]))
+    assert found.status != "ok"
+    assert {gpu.index for gpu in found.gpus} <= {0, 1}
+
+
+OUTPUTS = Path(__file__).resolve().parents[3].parent / "shared" / "corpus" / "outputs"
+OTHERS = pytest.mark.skipif(not OUTPUTS.exists(), reason="no recorded texts beside the checkout")
+
+
+@OTHERS
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("nv_L_a100_pcie2", ["NVIDIA A100-PCIE-40GB"] * 2),
+        ("nv_L_mixed_t1000_v100", ["NVIDIA T1000", "Tesla V100-PCIE-16GB"]),
+        ("nv_L_h100_mig", ["NVIDIA H100 80GB HBM3"]),
+        ("nv_L_unparsable", []),
+    ],
+)
+def test_recorded_lists_of_gpus_are_read(name: str, names: list[str]):
+    found = gpu_list_of((OUTPUTS / f"{name}.txt").read_text("utf-8"))
+    assert [gpu.name for gpu in found.values()] == names
+    assert [gpu.mig for gpu in found.values()] == ([4] if "mig" in name else [0] * len(names))
+
+
+@OTHERS
+def test_recorded_nvlinks_and_p2p_are_read():
+    links = active_links((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
+    assert links == dict.fromkeys(range(8), (12, 12))
+    assert active_links((OUTPUTS / "nv_nvlink_l40s.txt").read_text()) == {}
+    assert p2p((OUTPUTS / "nv_p2p_l4x2_cns.txt").read_text()) == {("GPU0", "GPU1"): "CNS"}
+    assert set((p2p((OUTPUTS / "nv_p2p_h100x8_ok.txt").read_text()) or {}).values()) == {"OK"}
+
+
+@OTHERS
+def test_recorded_queries_are_read_by_the_names_of_their_columns():
+    query = gpu_query((OUTPUTS / "nv_csv_a100_head_units.txt").read_text())
+    assert query[0]["name"] == "NVIDIA A100-SXM4-80GB"
+    assert query[0]["memory.total"] == "81920 MiB"
