@@ -1,6 +1,7 @@
 """What to ask a node, and how: the names of the answers that `read` takes.
 
 Every command only reads, needs no root, and may fail: what it printed until then is the answer.
+What is said instead of a matrix counts too, so `topo_m` takes standard error along.
 `{peer}` stands for the address of another node, quoted for a shell.
 """
 
@@ -27,7 +28,7 @@ _FILES = (
 )
 
 COMMANDS = {
-    "topo_m": Question(f"{NVIDIA_SMI} topo -m", "links between GPUs and NICs, CPU and NUMA"),
+    "topo_m": Question(f"{NVIDIA_SMI} topo -m 2>&1", "links between GPUs and NICs, CPU and NUMA"),
     "p2p": Question(f"{NVIDIA_SMI} topo -p2p r", "which GPUs can read each other's memory"),
     "gpu_list": Question(f"{NVIDIA_SMI} -L", "models, MIG devices"),
     "gpu_query": Question(

@@ -73,6 +73,13 @@ def test_an_answer_that_is_missing_costs_only_itself(without: str):
     assert found.link("GPU0", "GPU7") == "NV18"
 
 
+def test_a_shell_that_finds_no_nvidia_smi_is_understood():
+    for said in ("sh: 1: nvidia-smi: not found", "bash: line 1: nvidia-smi: command not found"):
+        found = read({"topo_m": said + "\n"})
+        assert found.trouble
+        assert found.trouble.kind == "no_nvidia_smi"
+
+
 def test_no_answers_are_a_machine_of_which_nothing_is_known():
     found = read({})
     assert found.trouble
