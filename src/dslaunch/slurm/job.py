@@ -159,13 +159,12 @@ def judge(jobs: tuple[JobInfo, ...], watch: Watch) -> Outcome:
     if worst.state == "COMPLETED":
         return Outcome("ok", 0, message=message)
     if worst.state == "CANCELLED":
-        return Outcome("interrupted", worst.exit_code, message=message)
+        return Outcome("interrupted", 130, message=message)
     seen = watch.outcome()
     if seen.cause is None or worst.state != "FAILED":
         return Outcome("failed", worst.exit_code, message=message, hint=hint)
-    return replace(
-        seen, status="failed", exit_code=worst.exit_code, message=f"{message}; {seen.message}"
-    )
+    # srun ends with the highest code, which is that of the ranks it ended itself
+    return replace(seen, message=f"{name} failed; {seen.message}")
 
 
 # ---------------------------------------------------------------- the same, later
@@ -178,8 +177,9 @@ def submitted(run: Local) -> Submitted | None:
         return None
     groups = tuple((int(nodes), int(slots)) for nodes, slots in about["groups"])
     layout = Layout(groups, bool(about["direct"]), bool(about["elastic"]))
-    known = (str(about[name]) for name in ("job", "name", "submitted", "output"))
-    return Submitted(*known, layout, run.directory)
+    return Submitted(
+        about["job"], about["name"], about["submitted"], about["output"], layout, run.directory
+    )
 
 
 def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:

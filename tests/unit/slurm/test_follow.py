@@ -144,7 +144,7 @@ def test_the_first_rank_that_failed_is_the_cause() -> None:
     ):
         for event in task_ends(line, layout, 1.0 if "7" in line else 2.0):
             watch.happened(event)
-    outcome = judge((JobInfo("12", "FAILED", code=7),), watch)
+    outcome = judge((JobInfo("12", "FAILED", code=143),), watch)
     assert outcome.exit_code == 7
     assert "rank 3 on b failed first: exit code 7" in outcome.message
 

@@ -1,0 +1,371 @@
+"""`dslaunch slurm` on a real SLURM of four nodes with GPUs by name: a100 on two, h100 on two."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT, SIGKILL
+
+import pytest
+
+from tests.testbed.scheduler import until
+from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster.api import Running, Text
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROGRAM = [sys.executable, "-m", "dslaunch"]
+WITNESS = """\
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "VALUE", "TOKEN")
+print(json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))
+"""
+RESUMES = """\
+import os, signal, sys, time
+done = "saved-" + os.environ["RANK"]
+if os.path.exists(done):
+    print("resumed", os.environ["RANK"], flush=True)
+    sys.exit(0)
+got = []
+signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+print("training", os.environ["RANK"], flush=True)
+while not got:
+    time.sleep(0.05)
+open(done, "w").close()
+sys.exit(1)
+"""
+SLEEPS = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep(1000)\n"
+NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
+
+
+@dataclass
+class Site:
+    """A directory that all nodes share, from which dslaunch is called."""
+
+    cluster: VirtualCluster
+    name: str
+
+    @property
+    def path(self) -> str:
+        """As the nodes see it."""
+        return f"/shared/{self.name}"
+
+    @property
+    def here(self) -> Path:
+        """As this machine sees it."""
+        return self.cluster.shared / self.name
+
+    def describe(self, nodes: str = "{host: 'node[1-4]', slots: 1}", **slurm: str) -> None:
+        """Write its cluster file."""
+        wanted = {"exclusive": "false", "time": "10", "cpus_per_task": "1"} | slurm
+        lines = [f"nodes: [{nodes}]", f"python: {sys.executable}", "launcher: direct"]
+        lines += ["network: {interface: eth0}", f"storage: {{workdir: {self.path}}}", "slurm:"]
+        lines += [f"  {name}: {value}" for name, value in wanted.items()]
+        (self.here / "c.yaml").write_text("\n".join(lines) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Put a script into it."""
+        (self.here / name).write_text(text)
+
+    def env(self) -> dict[str, str]:
+        """What dslaunch is told."""
+        return {"DSLAUNCH_STATE": f"{self.path}/state", "LC_ALL": "C.UTF-8"}
+
+    def run(self, *words: str, timeout: float = 120, **env: str) -> Text:
+        """`dslaunch` with these words, waited for."""
+        return self.cluster.run(
+            CONTROL, [*PROGRAM, *words], cwd=self.path, env=self.env() | env, timeout=timeout
+        )
+
+    def start(self, *words: str) -> Running:
+        """`dslaunch` with these words, not waited for; `said` is its standard error."""
+        shell = ["sh", "-c", 'exec "$@" 2>said', "sh", *PROGRAM, *words]
+        return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env())
+
+    @property
+    def said(self) -> str:
+        """What a started one has told so far."""
+        file = self.here / "said"
+        return file.read_text() if file.exists() else ""
+
+    def number(self) -> str:
+        """The number of the only job that has written something."""
+        (out,) = self.here.glob("*.out")
+        return re.findall(r"\d+", out.name)[0]
+
+    def detached(self, *words: str) -> str:
+        """Submit and leave; give the job's number."""
+        done = self.run("slurm", "--detach", "c.yaml", *words)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"job (\d+) is submitted", done.stderr)[0]
+
+    def output(self, number: str) -> str:
+        """What a job has written so far."""
+        files = sorted(self.here.glob(f"*-{number}*.out"))
+        return "".join(file.read_text() for file in files)
+
+    def says(self, number: str, *texts: str, within: float = 40) -> None:
+        """Wait until its output has all of these."""
+        until(
+            lambda: all(text in self.output(number) for text in texts),
+            within,
+            lambda: self.output(number),
+        )
+
+
+@pytest.fixture
+def site(slurm_cluster: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Site]:
+    made = Site(slurm_cluster, re.sub(r"\W+", "-", request.node.name)[:60])
+    made.here.mkdir(mode=0o777)
+    made.describe()
+    made.write("witness.py", WITNESS)
+    made.write("resumes.py", RESUMES)
+    made.write("sleeps.py", SLEEPS)
+    yield made
+
+
+def seen(text: str) -> list[list[list[str]]]:
+    """What the witnesses say, below whatever is put in front of it, in the order of ranks."""
+    found = [json.loads(line) for line in re.findall(r"\[\[.*\]\]$", text, re.M)]
+    return sorted(found, key=lambda one: int(one[1][0]))
+
+
+# ---------------------------------------------------------------- trainings
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """What one process gets that trains on the same data."""
+    import os
+    import subprocess
+
+    env = {
+        **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }  # fmt: skip
+    command = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
+    path = tmp_path_factory.mktemp("alone")
+    done = subprocess.run(command, env=env, cwd=path, text=True, capture_output=True, check=True)
+    return parameters(done.stdout)
+
+
+def parameters(text: str) -> float:
+    return float(re.findall(r"sum of parameters (-?[0-9.]+)", text)[0])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", ["direct", "torchrun", "elastic", "deepspeed", "accelerate"])
+def test_every_launcher_trains_as_one_process_does(site: Site, alone: float, launcher: str) -> None:
+    site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
+    env = ["--env", "ACCELERATE_USE_CPU=true"] if launcher == "accelerate" else []
+    words = ["slurm", "c.yaml", *env, "-l", launcher, "train.py", "--steps", "20"]
+    done = site.run(*words, timeout=240)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
+    assert {f"rank {rank} of 4" for rank in range(4)} == set(
+        re.findall(r"rank \d of 4", done.stdout)
+    )
+
+
+@pytest.mark.torch
+def test_types_of_gpus_train_together(site: Site, alone: float) -> None:
+    site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
+    site.describe("{host: node1, slots: 2}, {host: 'node[3-4]', slots: 1}")
+    done = site.run("slurm", "c.yaml", "-l", "torchrun", "train.py", "--steps", "20", timeout=240)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+def test_arguments_environment_and_secrets_arrive_unchanged(site: Site) -> None:
+    text = (site.here / "c.yaml").read_text()
+    (site.here / "c.yaml").write_text(f"{text}secrets: [TOKEN]\n")
+    words = ["--env", "VALUE=mlx5_0,mlx5_1 $x", "witness.py", *NASTY]
+    done = site.run("slurm", "c.yaml", *words, TOKEN="s3,cret")
+    assert done.returncode == 0, done.stderr
+    for args, env in seen(done.stdout):
+        assert args == NASTY
+        assert env[5:] == ["mlx5_0,mlx5_1 $x", "s3,cret"]
+    assert "s3,cret" not in "".join(f.read_text() for f in site.here.rglob("job.sbatch"))
+
+
+def test_kinds_of_gpus_are_components_and_ranks_go_on_through_them(site: Site) -> None:
+    nodes = (
+        "{host: 'node[1-2]', slots: 2, labels: {gpu: a100}}, "
+        "{host: node3, slots: 3, labels: {gpu: h100}}"
+    )
+    site.describe(nodes, gpu_label="gpu")
+    done = site.run("slurm", "c.yaml", "witness.py")
+    assert done.returncode == 0, done.stderr + done.stdout
+    places = [env[:4] for _, env in seen(done.stdout)]
+    assert places == [
+        ["0", "0", "7", "0"], ["1", "1", "7", "0"], ["2", "0", "7", "1"], ["3", "1", "7", "1"],
+        ["4", "0", "7", "2"], ["5", "1", "7", "2"], ["6", "2", "7", "2"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES.parent / "clusters").glob("*.yaml")), ids=str)
+def test_sbatch_reads_the_script_of_every_example_cluster(
+    slurm_cluster: VirtualCluster, path: Path
+) -> None:
+    """With fewer nodes and GPUs, and without the names of a site that this one does not have."""
+    golden = Path(__file__).parents[1] / "golden" / path.stem / "sbatch-torchrun.sh"
+    text = re.sub(r"(?m)^#SBATCH --(partition|account)=.*\n", "", golden.read_text())
+    text = re.sub(r"--nodes=\d+", "--nodes=1", re.sub(r"gpu:\d+", "gpu:1", text))
+    command = ["sbatch", "--test-only"]
+    done = slurm_cluster.run(CONTROL, command, stdin=text, cwd="/shared")
+    assert (done.returncode, "to start at" in done.stderr) == (0, True), done.stderr
+
+
+# ---------------------------------------------------------------- before the start
+
+
+@pytest.mark.parametrize(
+    ("setting", "words", "line"),
+    [
+        ({"partition": "nope"}, "there is no such partition", "slurm.partition: nope"),
+        ({"partition": "short", "time": "60"}, "the time limit is more", "slurm.time: 60"),
+        ({"mem": "9000G"}, "no nodes|no node has so much memory", "slurm.mem: 9000G"),
+    ],
+)
+def test_a_refusal_names_the_line_of_the_cluster_file(
+    site: Site, setting: dict[str, str], words: str, line: str
+) -> None:
+    site.describe(**setting)
+    for how in ("--detach", "--check"):
+        done = site.run("slurm", how, "c.yaml", "witness.py")
+        assert done.returncode == 1
+        assert re.search(words, done.stderr), done.stderr
+        assert re.search(rf"c\.yaml:\d+:\d+: {line}", done.stderr), done.stderr
+    assert list(site.here.glob("*.out")) == []
+
+
+def test_a_check_says_when_the_job_would_start_and_submits_nothing(site: Site) -> None:
+    done = site.run("slurm", "--check", "c.yaml", "witness.py")
+    assert done.stdout.startswith("SLURM would take it: would start at"), done.stderr
+    assert not (site.here / "state").exists()
+
+
+def test_the_directory_of_the_output_is_made_before(site: Site) -> None:
+    site.describe(output="logs/deep/%x.out")
+    assert site.run("slurm", "c.yaml", "witness.py").returncode == 0
+    assert len(seen((site.here / "logs/deep/witness.out").read_text())) == 4
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(site: Site) -> None:
+    site.write("fails.py", (
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '2': sys.exit('ValueError: no such data') or 0\n"
+        "time.sleep(60)\n"
+    ))  # fmt: skip
+    done = site.run("slurm", "c.yaml", "fails.py")
+    assert done.returncode == 1
+    assert "rank 2 on node3 failed first: exit code 1" in done.stderr
+    assert "ValueError: no such data" in done.stderr
+
+
+def test_ctrl_c_cancels_the_job(site: Site) -> None:
+    with site.start("slurm", "c.yaml", "sleeps.py") as running:
+        until(lambda: bool(list(site.here.glob("*.out"))), 30)
+        until(lambda: "up 3" in site.output(""), 30, lambda: site.output(""))
+        running.send_signal(SIGINT)
+        running.communicate(timeout=60)
+    assert running.popen.returncode == 130, site.said
+    assert "was cancelled" in site.said
+
+
+def test_a_job_goes_on_when_its_follower_is_killed(site: Site) -> None:
+    with site.start("slurm", "c.yaml", "resumes.py") as running:
+        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
+        running.send_signal(SIGKILL)
+    number = site.number()
+    done = site.cluster.run(CONTROL, ["scontrol", "show", "job", number])
+    assert "JobState=RUNNING" in done.stdout
+
+
+# ---------------------------------------------------------------- again and again
+
+
+def test_a_signal_saves_and_the_job_goes_back_into_the_queue_and_resumes(site: Site) -> None:
+    site.describe(requeue="2", signal="USR1@60")
+    with site.start("slurm", "c.yaml", "resumes.py") as running:
+        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
+        number = site.number()
+        # as SLURM does it before the limit
+        site.cluster.run(CONTROL, ["scancel", "--batch", "--signal=USR1", number], check=True)
+        output, _ = running.communicate(timeout=90)
+    assert running.popen.returncode == 0, site.said + output
+    assert sorted(re.findall(r"resumed \d", output)) == [f"resumed {rank}" for rank in range(4)]
+    assert "start 2" in site.said
+
+
+def test_a_job_that_loses_a_node_starts_again_on_others(site: Site) -> None:
+    site.describe("{host: 'node[1-3]', slots: 1}", requeue="1")
+    number = site.detached("sleeps.py")
+    site.says(number, "up 2")
+    lost = site.cluster.run(CONTROL, ["squeue", "-h", "-o", "%N", "-j", number]).stdout.strip()
+    assert lost == "node[1-3]"
+    site.cluster.crash("node3")
+    until(lambda: site.output(number).count("up 2") == 2, 120, lambda: site.output(number))
+    again = site.cluster.run(CONTROL, ["squeue", "-h", "-o", "%N", "-j", number]).stdout.strip()
+    assert again == "node[1-2,4]"
+
+
+def test_an_array_is_three_jobs_and_the_worst_one_counts(site: Site) -> None:
+    site.describe("{host: node1, slots: 1}", array="0-2")
+    site.write("task.py", "import os, sys\nsys.exit(int(os.environ['SLURM_ARRAY_TASK_ID']) * 3)\n")
+    done = site.run("slurm", "c.yaml", "task.py")
+    assert done.returncode == 6, done.stderr
+    assert "_2 failed: exit code 6" in done.stderr
+    assert len(list(site.here.glob("task-*_*.out"))) == 3
+
+
+def test_a_job_that_depends_on_another_waits_for_it(site: Site) -> None:
+    site.describe("{host: node1, slots: 1}")
+    first = site.detached("sleeps.py")
+    with site.start("slurm", "c.yaml", "--set", f"dependency=afterany:{first}", "witness.py") as it:
+        words = "waits for the jobs that it depends on (Dependency)"
+        until(lambda: words in site.said, 30, lambda: site.said)
+        site.cluster.run(CONTROL, ["scancel", first], check=True)
+        it.communicate(timeout=60)
+    assert it.popen.returncode == 0, site.said
+
+
+# ---------------------------------------------------------------- looked after later
+
+
+def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
+    number = site.detached("sleeps.py")
+    site.says(number, *(f"up {rank}" for rank in range(4)))
+    assert "running" in site.run("ps").stdout
+    page = site.run("status", "latest").stdout
+    assert "RUNNING" in page
+    assert f"job {number}" in page
+    lines = site.run("logs", "latest").stdout.splitlines()
+    assert sorted(lines) == [f"node{rank + 1}:{rank}│up {rank}" for rank in range(4)]
+    assert site.run("stop", "latest").returncode == 0
+    until(lambda: "stopped" in site.run("status", "latest").stdout, 30)
+
+
+def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
+    with site.start("slurm", "c.yaml", "resumes.py") as running:
+        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
+        site.cluster.service(CONTROL, "slurmctld", "stop")
+        until(lambda: "the job does not mind, asking again" in site.said, 60, lambda: site.said)
+        site.cluster.service(CONTROL, "slurmctld", "start")
+        number = site.number()
+        until(
+            lambda: site.cluster.run(CONTROL, ["scancel", number]).returncode == 0,
+            30,
+        )
+        running.communicate(timeout=90)
+    assert "SLURM's controller answers again" in site.said
+    assert running.popen.returncode == 130, site.said
