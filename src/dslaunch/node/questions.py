@@ -234,7 +234,10 @@ def _list(argument: Answer) -> List[Answer]:
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
         for name in fnmatch.filter(names, argument["names"]):
-            status = os.lstat(os.path.join(directory, name))
+            try:
+                status = os.lstat(os.path.join(directory, name))
+            except FileNotFoundError:
+                continue  # removed since
             found.append(
                 {
                     "path": os.path.join(directory, name),

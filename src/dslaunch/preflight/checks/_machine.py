@@ -1,0 +1,76 @@
+"""Questions that several checks ask of a machine, and how their answers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dslaunch.preflight.check import Answers, Question, Scope
+from dslaunch.preflight.checks.net_mesh import address
+
+NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
+"""The kernel's driver for NVIDIA's GPUs says its version: the cheapest sign of a GPU."""
+MEMORY = Question("read", ["/proc/meminfo"])
+INTERFACES = Question("interfaces")
+CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
+GIB = 1 << 30
+NETWORK_TYPES = frozenset(
+    {
+        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "cifs", "smb3"),
+        *("glusterfs", "orangefs", "pvfs2", "virtiofs", "9p", "afs", "fuse.glusterfs"),
+        *("fuse.ceph", "fuse.juicefs", "fuse.s3fs", "fuse.goofys", "fuse.sshfs"),
+    }
+)
+"""File systems whose server may fail while the node lives; proc(5) names."""
+
+
+def resolve(scope: Scope) -> Question:
+    """Every node's address by every node's name."""
+    return Question("resolve", [node.host for node in scope.nodes])
+
+
+def path_question(path: str) -> Question:
+    """What a path is; a dead file server costs five seconds, side by side with all others."""
+    return Question("path", path, 5)
+
+
+def paths(scope: Scope) -> dict[str, str]:
+    """Where a job writes: path -> what it is."""
+    named = dict.fromkeys(scope.directories, "working directory or checkpoints")
+    local = scope.cluster.storage.node_local
+    if local:
+        named.setdefault(local, "node-local storage")
+    named.setdefault("~", "home directory")
+    named.setdefault("/tmp", "temporary files")
+    return named
+
+
+def memory(a: Answers) -> dict[str, int]:
+    """The kernel's table of memory, in bytes. Raises UnansweredError."""
+    text = a.value(MEMORY).get("/proc/meminfo", "")
+    return {name: int(kib) * 1024 for name, kib in re.findall(r"(?m)^(\w+):\s+(\d+) kB", text)}
+
+
+def own_interface(a: Answers) -> Mapping[str, Any] | None:
+    """The interface with the address that the other nodes dial. Raises UnansweredError."""
+    mine = address(a)
+    return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
+
+
+def mounts(text: str) -> Iterator[tuple[str, str]]:
+    """Mount point and type of each line of /proc/self/mountinfo; proc(5)."""
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, more = left.split(), right.split()
+        if len(fields) >= 6 and len(more) >= 2:
+            yield re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4]), more[0]
+
+
+def space(count: float) -> str:
+    """A number of bytes with two digits or so."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"

@@ -1,0 +1,66 @@
+"""Whether there is room where a job writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dslaunch.preflight.check import Answers, Asked, Check, Scope, Verdict, passed, skipped
+from dslaunch.preflight.checks._machine import GIB, path_question, paths, space
+
+
+def _ask(scope: Scope) -> Asked:
+    return {path: path_question(path) for path in paths(scope)}
+
+
+def _judge(a: Answers) -> Iterator[Verdict]:
+    """Of what answered; `fs.hung` and `fs.shared` say what did not."""
+    seen: set[str] = set()
+    bad = False
+    for path in paths(a.scope):
+        if not a.has(path):
+            continue
+        found = a[path]
+        mount = found["mount"]["point"] if found["mount"] else path
+        if mount in seen:
+            continue
+        seen.add(mount)
+        for verdict in _full(path, found, a):
+            bad = True
+            yield verdict
+    if not seen:
+        yield skipped("no path answered")
+    elif not bad:
+        yield passed("there is room where a job writes")
+
+
+def _full(path: str, found: dict[str, Any], a: Answers) -> Iterator[Verdict]:
+    """Per cent are not enough: 5 % of a large file server are many checkpoints."""
+    size, free = found["size"], found["free"]
+    share = 100 * free / size if size > 0 else 100.0
+    little = free < a.limits["enough"] * GIB
+    words = f"{path}: {space(free)} free of {space(size)}"
+    if size > 0 and share < a.limits["fail"] and little:
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {path}")
+    elif size > 0 and share < a.limits["warn"] and little:
+        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {path}")
+    inodes, left = found["inodes"], found["inodes_free"]
+    if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
+        words = f"{path}: {left} inodes left of {inodes}"
+        fix = "remove many small files: caches, __pycache__, old runs"
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {path}")
+
+
+CHECK = Check(
+    title="there is room where a job writes",
+    tier="gate",
+    why="A checkpoint is written after hours, by all ranks at once; on a full disk it is cut "
+    "short, and the one before may be gone already.",
+    fix="remove old checkpoints and caches, or set `storage.checkpoints` to a larger place",
+    see="df -h . ~ /tmp; df -i .",
+    source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
+    ask=_ask,
+    judge=_judge,
+    limits={"fail": 5, "warn": 12, "enough": 100},
+    limits_mean="per cent that must be free, and should be; GiB free that are always enough",
+)

@@ -1,0 +1,86 @@
+"""Whether every network file system still answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    Verdict,
+    passed,
+)
+from dslaunch.preflight.checks._machine import NETWORK_TYPES, mounts, path_question, paths
+
+MOUNTS = Question("read", ["/proc/self/mountinfo"])
+MOST = 24
+"""Mounts that are asked of one node beside the job's own paths."""
+DEAD = (
+    "no answer within",
+    "Stale file handle",
+    "Transport endpoint is not connected",
+    "Host is down",
+    "Input/output error",
+    "Cannot send after transport endpoint shutdown",
+)
+
+
+def _ask(scope: Scope) -> Asked:
+    return {**{path: path_question(path) for path in paths(scope)}, "mounts": MOUNTS}
+
+
+def _mounted(a: Answers) -> dict[str, str]:
+    """The node's network mounts, and what they are."""
+    if not a.has("mounts"):
+        return {}
+    found = dict(mounts(a["mounts"].get(MOUNTS.argument[0], "")))
+    network = {point: kind for point, kind in found.items() if kind in NETWORK_TYPES}
+    return dict(list(network.items())[:MOST])
+
+
+def _then(nodes: Nodes) -> Mapping[str, Asked]:
+    asked = {h: {p: path_question(p) for p in _mounted(a)} for h, a in nodes.items()}
+    return {host: questions for host, questions in asked.items() if questions}
+
+
+def _judge(a: Answers) -> Iterator[Verdict]:
+    own = paths(a.scope)
+    network = _mounted(a)
+    bad = False
+    for path in dict.fromkeys([*own, *network]):
+        error = str(a.recorded.get(path_question(path).key, {}).get("error", ""))
+        if not error.startswith(DEAD):
+            continue
+        bad = True
+        level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
+        words = f"{path} does not answer: {_short(error)}"
+        yield Verdict(level, words, "an answer at once", see=f"timeout 5 stat {path}")
+    if not bad:
+        yield passed("all network file systems answer" if network else "all paths answer")
+
+
+def _below(path: str, point: str) -> bool:
+    return path.startswith(point.rstrip("/") + "/")
+
+
+def _short(error: str) -> str:
+    return error if error.startswith("no answer") else error[0].lower() + error[1:]
+
+
+CHECK = Check(
+    title="every file system answers",
+    tier="gate",
+    why="A process that touches a file system whose server is gone waits for ever and cannot be "
+    "killed: a rank, a login, even `df`.",
+    fix="`umount -f -l PATH` and mount it again, or boot the node; leave it out until then",
+    see="timeout 5 stat PATH; dmesg | grep -i nfs",
+    source="nfs(5), hard; nvidia-resiliency-ext, storage health check",
+    ask=_ask,
+    then=_then,
+    judge=_judge,
+)

@@ -1,0 +1,81 @@
+"""Whether the network is as fast as the GPUs need, and as on the other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+    odd_ones,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks._machine import INTERFACES, NVIDIA, own_interface, resolve
+
+INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
+
+
+def _ask(scope: Scope) -> Asked:
+    return {
+        "interfaces": INTERFACES,
+        "resolve": resolve(scope),
+        "nvidia": NVIDIA,
+        "infiniband": INFINIBAND,
+    }
+
+
+def _judge(a: Answers) -> Iterator[Verdict]:
+    own = own_interface(a)
+    speed = own["speed"] if own else None
+    if own is None or not speed:
+        yield skipped("the driver does not tell its speed")
+        return
+    words = f"{own['name']}: {speed / 1000:g} Gbit/s"
+    slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not a["infiniband"]
+    level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
+    if slow and speed / 1000 <= a.limits["info"]:
+        yield Verdict(level, f"{words} and no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
+    else:
+        yield passed(words)
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    for speed, hosts, common, count in odd_ones(_speeds(nodes)):
+        yield Verdict("warn", speed, f"{common}, as on {count} nodes", hosts=hosts)
+
+
+def _speeds(nodes: Nodes) -> Mapping[str, str]:
+    speeds = {}
+    for host, a in nodes.items():
+        try:
+            own = own_interface(a)
+        except UnansweredError:
+            continue
+        if own and own["speed"]:
+            speeds[host] = f"{own['speed'] / 1000:g} Gbit/s"
+    return speeds
+
+
+CHECK = Check(
+    title="the network is as fast as on the other nodes, and fast enough for GPUs",
+    tier="static",
+    why="All ranks wait for the slowest link. ZeRO-3 moves all parameters twice in a step: at "
+    "1 Gbit/s a model of a billion parameters takes half a minute for each.",
+    fix="see the cable, the switch's port and `ethtool`; where the network is slow, ZeRO-1 and "
+    "gradient accumulation rather than ZeRO-3",
+    see="ethtool INTERFACE | grep Speed",
+    source="DeepSpeed, ZeRO-3 communication volume (arXiv 1910.02054); NHC check_hw_eth",
+    ask=_ask,
+    judge=_judge,
+    compare=_compare,
+    limits={"warn": 1, "info": 10},
+    limits_mean="Gbit/s up to which nodes with GPUs and no InfiniBand are warned of, and told",
+)
