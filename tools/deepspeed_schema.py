@@ -60,6 +60,8 @@ MODELS = {
 """The sections that pydantic reads, in every version that has them."""
 NO_SECTIONS = "compression_training."
 """Its code asks every one of its sections for the keys of another."""
+BY_MACHINE = ("aio.use_gds",)
+"""What is refused depends on the accelerator."""
 REMOVED = (
     ("", "_REMOVED_TOP_LEVEL_CONFIG_KEYS"),
     ("zero_optimization.", "_REMOVED_ZERO_CONFIG_KEYS"),
@@ -340,7 +342,13 @@ def measure(rows: dict[str, dict[str, Any]]) -> None:
             needs = rows.get(above, {}).get("requires")
             base = placed(above, {"enabled": False}, BASE) if needs else BASE
             refused = [k for k, v in samples(row) if not accepts(placed(path, v, base))]
-            row["rejects"] = [*refused, *refused_texts(path, row, refused, base)]
+            others = refused_texts(path, row, refused, base)
+            row["rejects"] = [] if path in BY_MACHINE or alone(row, refused) else refused + others
+
+
+def alone(row: dict[str, Any], refused: list[str]) -> bool:
+    """Whether the key is refused with any value, so that it is for want of others beside it."""
+    return set(refused) >= set(SAMPLES) - {"auto", "object", "empty", "empty list"}
 
 
 def samples(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -357,7 +365,8 @@ def measure_section(path: str, row: dict[str, Any]) -> None:
     if "empty" in refused and accepts(placed(path, switched, BASE)):
         row["requires"] = ["enabled"]
     if not row.get("checked"):
-        row["rejects"] = refused
+        whole = "empty" in refused and "requires" not in row
+        row["rejects"] = [] if whole and path.count(".") else refused
     unknown = placed(f"{path}.zz_unknown", 1, placed(path, switched, BASE))
     if "requires" not in row:
         unknown = placed(f"{path}.zz_unknown", 1, BASE)

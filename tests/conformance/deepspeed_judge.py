@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import sys
 import warnings
 
 
 def main() -> None:
-    """One line for each config: null where it is taken, else the error's kind and first words."""
+    """First the version; then a line for each config: null where it is taken, else the error."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     warnings.simplefilter("ignore")
-    with contextlib.redirect_stdout(sys.stderr):
-        import logging
+    answers, sys.stdout = sys.stdout, sys.stderr
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfig
 
-        from deepspeed.runtime.config import DeepSpeedConfig
-
-        logging.disable(logging.CRITICAL)
-        answers = [judged(DeepSpeedConfig, json.loads(line)) for line in sys.stdin]
-    for answer in answers:
-        sys.stdout.write(json.dumps(answer) + "\n")
+    logging.disable(logging.CRITICAL)
+    print(json.dumps(deepspeed.__version__), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(judged(DeepSpeedConfig, json.loads(line))), file=answers, flush=True)
 
 
 def judged(read: type, config: object) -> str | None:
-    """What DeepSpeed says when it stops at a config."""
+    """What DeepSpeed says when it stops at a config, or at the file that a text names."""
     try:
         read(config)
     except Exception as error:  # noqa: BLE001 - any way to fail is a refusal
-        return f"{type(error).__name__}: {str(error)[:200]}"
+        return f"{type(error).__name__}: {str(error)[:300]}"
     return None
 
 

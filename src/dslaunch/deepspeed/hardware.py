@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
 
-NO_BF16 = ("V100", "T4", "P100", "P40", "P4", "GTX", "TITAN", "RTX 20", "QUADRO RTX")
-"""Parts of the names of GPUs before Ampere (compute capability 8.0), which have no bf16."""
-BY_PCIE = ("T4", "RTX 3090", "3090", "RTX 4090", "4090", "A10", "A10G", "L4", "L40", "RTX A")
-"""GPUs that talk to each other over PCIe; some 3090 and A6000 have a bridge for pairs."""
+NO_BF16 = r"V100|T4|P100|P40|P4|GTX \d+|TITAN (?:V|XP|RTX)|RTX 20\d\d|QUADRO RTX \d+"
+"""Names of GPUs before Ampere (compute capability 8.0), which have no bf16."""
+BY_PCIE = r"T4|3090|4090|A10|A10G|A40|L4|L40|L40S|RTX A\d+"
+"""GPUs that talk to each other over PCIe, though some have a bridge for pairs."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -76,7 +76,7 @@ def facts_from_json(text: str) -> tuple[NodeHardware, ...]:
     return TypeAdapter(tuple[NodeHardware, ...]).validate_json(text)
 
 
-def is_one_of(gpu: str | None, names: tuple[str, ...]) -> bool:
-    """Whether a GPU's name holds one of these as a word."""
+def is_one_of(gpu: str | None, names: str) -> bool:
+    """Whether one of these names is in a GPU's name, as whole words."""
     words = re.sub(r"[-_/]", " ", gpu or "").upper()
-    return any(re.search(rf"\b{re.escape(name)}", words) for name in names)
+    return bool(re.search(rf"\b(?:{names})\b", words))

@@ -11,7 +11,7 @@ from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path, path_text
 from dslaunch.lint import Edit, Level, Remark
 
-ALIKE = 0.75
+ALIKE = 0.8
 """From here on (difflib's ratio), two names are taken for one that is misspelt."""
 SAME = 0.9
 """From here on the one is certainly meant for the other."""
@@ -28,6 +28,8 @@ GONE = {
     "autotuning.end_step": "in a comment only; the keys are start_profile_step and "
     "end_profile_step",
 }
+REMARKS = ("_", "$", "#", "//", "comment")
+"""How names begin that people use for remarks in JSON."""
 CHECKED = "pydantic's `extra=forbid` (DeepSpeed, runtime/config_utils.py)"
 UNCHECKED = "DeepSpeed reads this section key by key and never looks at the others"
 REPLACEMENTS = {
@@ -40,10 +42,18 @@ REPLACEMENTS = {
 def unknown(subject: Subject) -> Iterator[Remark]:
     """Say which keys this version does not know or has removed."""
     for path, _, key in subject.walk():
+        if str(path[-1]).startswith(REMARKS) and not _stops(subject, path):
+            continue
         if key is not None and key.type == "removed":
             yield _removed(subject, path)
         elif key is None and subject.table.general(path) is None and _closed(subject, path):
             yield _unknown(subject, path)
+
+
+def _stops(subject: Subject, path: Path) -> bool:
+    """Whether DeepSpeed stops at an unknown key of this section."""
+    section = subject.table.find(path[:-1]) if len(path) > 1 else None
+    return section is not None and section.unknown_keys == "forbid"
 
 
 def _closed(subject: Subject, path: Path) -> bool:
@@ -73,8 +83,7 @@ def _known_in(version: str, path: Path) -> Key | None:
 
 
 def _unknown(subject: Subject, path: Path) -> Remark:
-    section = subject.table.find(path[:-1]) if len(path) > 1 else None
-    stops = section is not None and section.unknown_keys == "forbid"
+    stops = _stops(subject, path)
     fix, edits = _meant(subject, path)
     elsewhere = [v for v in schema.versions() if _known_in(v, path)]
     where = f" ({subject.version} does not know it; {elsewhere[-1]} does)" if elsewhere else ""

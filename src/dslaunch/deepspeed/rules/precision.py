@@ -21,18 +21,6 @@ def both(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-def autocast(subject: Subject) -> Iterator[Remark]:
-    """torch_autocast takes the place of both."""
-    enabled = subject.raw("torch_autocast.enabled") is True
-    mode = next((m for m in ("fp16", "bf16") if subject.on(f"{m}.enabled")), None)
-    if enabled and mode:
-        yield subject.remark(
-            "autocast-precision", "error", "torch_autocast.enabled",
-            f"torch_autocast and {mode} are both on: DeepSpeed stops when the engine starts",
-            f"turn {mode} off", "DeepSpeed 0.19.8, runtime/engine.py",
-        )  # fmt: skip
-
-
 def dynamic_scale(subject: Subject) -> Iterator[Remark]:
     """The dynamic loss scale needs positive numbers to work with."""
     known = subject.table.keys.get("fp16.loss_scale_window")
@@ -82,4 +70,4 @@ def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (both, autocast, dynamic_scale, master_weights, reduced_in_bf16)
+RULES = (both, dynamic_scale, master_weights, reduced_in_bf16)

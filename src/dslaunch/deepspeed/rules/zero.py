@@ -24,7 +24,7 @@ def offload(subject: Subject) -> Iterator[Remark]:
         elif subject.stage < least:
             message = f"ignored without a word: it needs stage {least}, and the stage is "
             yield subject.remark(
-                "offload-stage", "error", path, message + str(subject.stage),
+                "offload-stage", "warning", path, message + str(subject.stage),
                 f"{ZERO}.stage {least}", f"{ZERO_CONFIG}; runtime/engine.py",
             )  # fmt: skip
         if device == "nvme" and not subject.get(f"{ZERO}.{name}.nvme_path"):
