@@ -1,0 +1,118 @@
+"""`dslaunch slurm lint`: what is wrong, risky and right in an sbatch script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import ui
+from dslaunch.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dslaunch.lint import Remark
+    from dslaunch.slurm.lint import Verdict
+
+LARGEST = 4 * 1024 * 1024
+"""Bytes; SLURM refuses scripts beyond max_script_size, 4 MiB by default (slurm.conf(5))."""
+
+Given = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The script; - for standard input.", allow_dash=True)
+]
+Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
+Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
+
+
+def slurm_lint(
+    file: Given,
+    fix: Fix = False,
+    as_json: Json = False,
+    sarif: Sarif = False,
+    github: Github = False,
+) -> None:
+    """Say what is wrong, risky and right in an sbatch script, whoever wrote it.
+
+    Exit code 3 where there is an error. Nothing is run or submitted; the directories of output
+    files are looked for below the current one, as if it were submitted from here.
+
+    Example: dslaunch slurm lint train.sbatch --fix
+    """
+    if as_json + sarif + github > 1:
+        raise UsageError("--json, --sarif and --github: one of them")
+    form = "json" if as_json else "sarif" if sarif else "github" if github else "text"
+    text = _read(file)
+    verdict = _verdict(text, file)
+    if fix:
+        verdict = _mend(file, text, verdict)
+    _show(verdict.remarks, form)
+    if form == "text":
+        _praise(verdict.right)
+    if any(remark.level == "error" for remark in verdict.remarks):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _directory_exists(directory: str) -> bool:
+    return Path(directory).is_dir()
+
+
+def _verdict(text: str, file: Path) -> Verdict:
+    from dslaunch.slurm.lint import lint_script
+
+    return lint_script(text, str(file), _directory_exists)
+
+
+def _read(file: Path) -> str:
+    """The script's text, line ends as they are."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    if len(data) > LARGEST:
+        raise UsageError(f"{file}: {len(data)} bytes; SLURM takes scripts up to {LARGEST}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: no text in UTF-8") from None
+
+
+def _mend(file: Path, text: str, before: Verdict) -> Verdict:
+    """Write the mended text, and say what is left."""
+    from dslaunch.slurm.lint import fixed
+
+    if str(file) == "-":
+        raise UsageError("--fix: standard input cannot be mended")
+    better = fixed(text, _directory_exists)
+    if better == text:
+        return before
+    try:
+        file.write_bytes(better.encode())
+    except OSError as error:
+        raise UsageError(f"--fix: {file}: {error.strerror}") from None
+    after = _verdict(better, file)
+    gone = len(before.remarks) - len(after.remarks)
+    ui.say(f"{file}: mended; {gone} of {len(before.remarks)} remarks are gone")
+    return after
+
+
+def _show(remarks: Sequence[Remark], form: str) -> None:
+    from dslaunch import __version__
+    from dslaunch.report import lint as report
+
+    if form == "sarif":
+        ui.result(report.as_sarif(remarks, __version__))
+    elif form == "github":
+        ui.result(report.as_github(remarks))
+    else:
+        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks))
+
+
+def _praise(right: Sequence[Remark]) -> None:
+    """What to keep, for people alone."""
+    for remark in right:
+        ui.say(f"{remark.file}:{remark.line}:{remark.column}: right: {remark.message}")

@@ -1,0 +1,227 @@
+"""Numbers that are said twice, and SLURM's variables that are not numbers or are not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.lint import Edit, Remark
+from dslaunch.slurm.grammar import Option
+from dslaunch.slurm.launches import Launch, Reading
+from dslaunch.slurm.rules import sources
+from dslaunch.slurm.script import Script
+from dslaunch.slurm.words import Command, Expansion, Literal, Word
+
+NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
+RANK_OPTIONS = ("nproc_per_node", "num_gpus")
+GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z]\w*):)?(\d+)")
+SET_BY = {
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
+    "SLURM_GPUS": ("gpus",),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+    "SLURM_MEM_PER_NODE": ("mem",),
+    "SLURM_ARRAY_TASK_ID": ("array",),
+    "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"),
+}
+"""Variable -> the options of which one must be given for it to be set."""
+RUN_LENGTH = ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
+TESTS = ("[", "[[", "test", "echo", "printf")
+
+
+def nodes_twice(reading: Reading) -> Iterator[Remark]:
+    """A launcher that is told another number of nodes than SLURM."""
+    script = reading.script
+    nodes = script.number("nodes")
+    for launch in reading.launches:
+        option = launch.option(*NODE_OPTIONS)
+        said = script.constant(option.value) if option else None
+        if nodes and option and option.value and said and said.isdecimal() and int(said) != nodes:
+            asked = script.where(script.options["nodes"].place)[0]
+            yield script.remark(
+                "nodes-mismatch",
+                "error",
+                option.value.place,
+                f"{option.given} is {said}, and line {asked} asks SLURM for {nodes} nodes",
+                fix="say it once: $SLURM_NNODES",
+                source="stas00/ml-engineering, orchestration/slurm, mismatching nodes number",
+                edits=_replaced(script, option.value, "$SLURM_NNODES"),
+            )
+
+
+def _replaced(script: Script, word: Word, text: str) -> tuple[Edit, ...]:
+    """Another text in a word's place, where the word stands as it is."""
+    start, end = word.place, word.place + len(word.value)
+    return (Edit(start, end, text),) if script.text[start:end] == word.value else ()
+
+
+def gpus_per_node(script: Script) -> tuple[int, Option] | None:
+    """How many GPUs of a node the directives ask for, and which one says so."""
+    for name in ("gpus-per-node", "gres"):
+        match = GPUS.fullmatch(script.asked(name))
+        if match and not script.heterogeneous:
+            return int(match[2]), script.options[name]
+    total, nodes = GPUS.fullmatch(script.asked("gpus")), script.number("nodes")
+    if total and nodes and int(total[2]) % nodes == 0:
+        return int(total[2]) // nodes, script.options["gpus"]
+    return None
+
+
+def gpus_twice(reading: Reading) -> Iterator[Remark]:
+    """A launcher that starts another number of ranks than a node has GPUs."""
+    script = reading.script
+    found = gpus_per_node(script)
+    for launch in reading.launches:
+        option = launch.option(*RANK_OPTIONS)
+        said = script.constant(option.value) if option else None
+        if not (found and option and option.value and said and said.isdecimal()):
+            continue
+        gpus, asked = found
+        if int(said) != gpus:
+            line = script.where(asked.place)[0]
+            whole = " (--gpus counts the whole job's)" if asked.name == "gpus" else ""
+            yield script.remark(
+                "gpus-mismatch",
+                "error" if int(said) > gpus else "warning",
+                option.value.place,
+                f"{option.given} is {said}, and line {line} asks for {gpus} GPUs of each"
+                f" node{whole}",
+                fix="say it once: $SLURM_GPUS_ON_NODE",
+                source=sources.GRES,
+                edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
+            )
+
+
+def two_requests(reading: Reading) -> Iterator[Remark]:
+    """GPUs asked for in two ways that differ."""
+    script = reading.script
+    one = GPUS.fullmatch(script.asked("gres"))
+    other = GPUS.fullmatch(script.asked("gpus-per-node"))
+    if one and other and one[2] != other[2] and not script.heterogeneous:
+        yield script.remark(
+            "two-gpu-requests",
+            "error",
+            script.options["gpus-per-node"].place,
+            f"--gres asks for {one[2]} GPUs of each node and --gpus-per-node for {other[2]}: srun"
+            " refuses to start",
+            fix="keep one of them",
+            source=sources.GRES,
+        )
+
+
+def launchers_per_node(reading: Reading) -> Iterator[Remark]:
+    """A launcher that srun starts more than once on a node."""
+    script = reading.script
+    for launch in reading.launches:
+        if launch.launcher and launch.step and (why := _too_many(script, launch)):
+            end = launch.step.end
+            words = ' --ntasks="$SLURM_NNODES" --ntasks-per-node=1'
+            own = {"ntasks", "ntasks-per-node"} & launch.step.options.keys()
+            yield script.remark(
+                "launcher-per-task",
+                "error",
+                launch.step.place,
+                f"{why}: each is started by srun, and each starts the ranks of a whole node",
+                fix="one launcher per node: srun" + words,
+                source="bigscience, train/tr11-176B-ml; huggingface/transformers, DeepSpeed guide",
+                edits=() if own else (Edit(end, end, words),),
+            )
+
+
+def _too_many(script: Script, launch: Launch) -> str:
+    step = launch.step.options if launch.step else {}
+    per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
+    if per_node is None and "ntasks" not in step:
+        per_node = script.asked("ntasks-per-node") or None
+    if per_node and per_node.isdecimal() and int(per_node) > 1:
+        return f"{per_node} {launch.program}s on each node"
+    tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
+    nodes = script.number("nodes") or 1
+    if not per_node and tasks.isdecimal() and int(tasks) > nodes:
+        return f"{tasks} {launch.program}s on {nodes} {'node' if nodes == 1 else 'nodes'}"
+    return ""
+
+
+def unset_variables(reading: Reading) -> Iterator[Remark]:
+    """Variables that SLURM sets for jobs that ask for something, in a job that does not."""
+    script = reading.script
+    if not script.lines or script.heterogeneous:
+        return
+    told: set[str] = set()
+    for command, expansion in _uses(reading):
+        for name in expansion.names:
+            wanted = SET_BY.get(name, ())
+            given = any(option in script.options for option in wanted)
+            mine = name in script.assigned or re.search(rf"\$\{{{name}:?[-+=?]", script.text)
+            inside = name == "SLURM_NTASKS" and expansion.shell > 0
+            if wanted and not given and not mine and not inside and name not in told:
+                told.add(name)
+                yield _unset(script, expansion, name, wanted[0], command)
+
+
+def _unset(
+    script: Script, expansion: Expansion, name: str, option: str, command: Command
+) -> Remark:
+    gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.asked("gres"))
+    at = expansion.place + expansion.raw.index(name)
+    certain = gpus and script.text[at : at + len(name)] == name
+    return script.remark(
+        "unset-variable",
+        "warning",
+        expansion.place,
+        f"SLURM sets {name} only for jobs with --{option}, which this one does not ask for",
+        fix="SLURM_GPUS_ON_NODE is always there" if gpus else f"#SBATCH --{option}=...",
+        source=sources.SBATCH_VARIABLES,
+        edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if certain else (),
+    )
+
+
+def not_numbers(reading: Reading) -> Iterator[Remark]:
+    """Variables that hold something else than the number they are taken for."""
+    script = reading.script
+    typed = re.match(r"[A-Za-z]", script.asked("gpus-per-node"))
+    for _, expansion in _uses(reading):
+        for name in expansion.names:
+            at = expansion.place + expansion.raw.index(name)
+            if name == "SLURM_GPUS_PER_NODE" and typed and "%" not in expansion.raw:
+                plain = script.text[at : at + len(name)] == name and not expansion.operation
+                yield script.remark(
+                    "not-a-number",
+                    "error",
+                    expansion.place,
+                    f"{name} is {script.asked('gpus-per-node')!r}, as in the directive",
+                    fix="SLURM_GPUS_ON_NODE is a number",
+                    source=sources.GRES,
+                    edits=(Edit(at, at + len(name), "SLURM_GPUS_ON_NODE"),) if plain else (),
+                )
+            if name in RUN_LENGTH and script.several_nodes and not expansion.operation:
+                yield script.remark(
+                    "not-a-number",
+                    "warning",
+                    expansion.place,
+                    f"{name} is written like 8(x2) when the job has several nodes",
+                    fix="SLURM_NTASKS_PER_NODE or SLURM_CPUS_PER_TASK, where they are asked for",
+                    source=sources.SBATCH_VARIABLES,
+                )
+
+
+def _uses(reading: Reading) -> Iterator[tuple[Command, Expansion]]:
+    """Where variables are taken for what they hold; not where they are looked at or shown."""
+    for command in reading.texts():
+        if command.name in TESTS:
+            continue
+        for word in command.all_words():
+            for expansion in word.expansions:
+                if expansion.commands is None and not isinstance(expansion, Literal):
+                    yield command, expansion
+
+
+RULES = (
+    nodes_twice,
+    gpus_twice,
+    two_requests,
+    launchers_per_node,
+    unset_variables,
+    not_numbers,
+)

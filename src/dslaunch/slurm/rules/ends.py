@@ -1,0 +1,228 @@
+"""How a job ends: exit codes that get lost, signals that nobody hears, jobs that start over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.lint import Edit, Remark
+from dslaunch.slurm.launches import Launch, Reading
+from dslaunch.slurm.rules import sources
+from dslaunch.slurm.script import Script
+from dslaunch.slurm.words import Command
+
+LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
+REQUEUE = re.compile(r"\bscontrol\s+requeue")
+RESUBMIT = re.compile(r"\bsbatch\b")
+SIGNAL = re.compile(r"(?P<target>[RB]{0,2}:)?(?P<name>\w+)(@\d+)?")
+NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
+
+
+def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
+    """`srun ... | tee log` without pipefail."""
+    script = reading.script
+    for launch in reading.launches:
+        command = launch.command
+        piped = command.operator in ("|", "|&")
+        if not piped or script.setting("", "pipefail", command.place):
+            continue
+        if "PIPESTATUS" in script.text:
+            continue
+        begin = script.text.rfind("\n", 0, command.place) + 1
+        alone = script.text[begin : command.place].strip() == "" and command.depth == 0
+        yield script.remark(
+            "hidden-exit-code",
+            "error",
+            command.place,
+            f"the exit code is that of {_reader(script, command)}: a failed training looks like a"
+            " good one",
+            fix="set -o pipefail",
+            source=sources.PIPEFAIL,
+            edits=(Edit(begin, begin, "set -o pipefail\n"),) if alone else (),
+        )
+
+
+def _reader(script: Script, command: Command) -> str:
+    after = [other for other in script.commands if other.place > command.place]
+    return next((other.name for other in after if other.operator not in ("|", "|&")), "the last")
+
+
+def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
+    """Commands behind the training, whose exit code becomes the job's."""
+    script = reading.script
+    if not reading.launches:
+        return
+    launch = reading.launches[-1]
+    command = launch.command
+    after = _after(script, command)
+    looked = any(LOOKS.search(" ".join([c.name, *c.arguments])) for c in after)
+    kept = any(LOOKS.search(one.value.value) for c in after for one in c.all_assignments())
+    quiet = command.tested or command.operator == "&" or command.depth > 0
+    if after and not (looked or kept or quiet or script.setting("e", "errexit", command.place)):
+        yield script.remark(
+            "lost-exit-code",
+            "warning",
+            command.place,
+            f"the job's exit code is that of {after[-1].name or 'the last command'} in line"
+            f" {script.where(after[-1].place)[0]}: SLURM calls a failed training COMPLETED",
+            fix="set -e at the beginning, or code=$? right behind it and exit $code at the end",
+            source=sources.SBATCH,
+        )
+
+
+def _after(script: Script, command: Command) -> list[Command]:
+    """The commands behind a command's pipeline, those of functions left out."""
+    rest = [other for other in script.commands if other.place > command.place]
+    while rest and rest[0].before in ("|", "|&"):
+        del rest[0]
+    return [other for other in rest if other.words]
+
+
+def background(reading: Reading) -> Iterator[Remark]:
+    """A step in the background, and who waits for it."""
+    script = reading.script
+    for launch in reading.launches:
+        command = launch.command
+        if command.operator != "&" or command.shell > 0:
+            continue
+        waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
+        if not waits:
+            yield script.remark(
+                "no-wait",
+                "error",
+                command.place,
+                "the script ends while this runs in the background, and SLURM kills it then",
+                fix="wait $! at the end",
+                source=sources.SBATCH,
+            )
+        elif not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
+            last = waits[-1]
+            single = sum(one.command.operator == "&" for one in reading.launches) == 1
+            jobs = sum(c.operator == "&" for c in script.commands)
+            yield script.remark(
+                "wait-forgets",
+                "warning",
+                last.place,
+                "wait without a process returns 0 whatever became of it: SLURM calls a failed"
+                " training COMPLETED",
+                fix="wait $!",
+                source=sources.BASH_WAIT,
+                edits=(Edit(last.end, last.end, " $!"),) if single and jobs == 1 else (),
+            )
+
+
+def _asks(script: Script, wait: Command) -> bool:
+    return any("jobs" in c.arguments or c.name == "jobs" for c in script.commands) or wait.tested
+
+
+def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
+    """A job that starts itself over for ever."""
+    script = reading.script
+    bounded = "SLURM_RESTART_COUNT" in script.text
+    for command in script.every_command():
+        text = " ".join([command.name, *command.arguments])
+        requeues = REQUEUE.search(text)
+        again = command.name == "sbatch" and re.search(r"\$\{?(0|BASH_SOURCE)", text)
+        if not (requeues and not bounded) and not again:
+            continue
+        yield script.remark(
+            "unbounded-requeue",
+            "warning",
+            command.place,
+            "a job that fails at once starts over at once, for ever",
+            fix='[ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] && scontrol requeue "$SLURM_JOB_ID"'
+            if requeues
+            else "count the submissions in an argument, or use --requeue and SLURM_RESTART_COUNT",
+            source=sources.REQUEUE,
+        )
+
+
+def overwritten_logs(reading: Reading) -> Iterator[Remark]:
+    """A job that may start over, and whose log begins anew then."""
+    script = reading.script
+    option = script.options.get("requeue")
+    requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command())
+    mode = script.asked("open-mode")
+    if not (option or requeues) or mode == "append" or re.search(r"%\d*r", script.asked("output")):
+        return
+    place = option.place if option else script.lines[0].place if script.lines else 0
+    end = next((line.end for line in script.lines if line.place <= place < line.end), None)
+    edits = (Edit(end, end, "\n#SBATCH --open-mode=append"),) if end and not mode else ()
+    yield script.remark(
+        "overwritten-log",
+        "warning",
+        place,
+        "when the job starts over, its output file begins anew: what the first run said is lost",
+        fix="#SBATCH --open-mode=append",
+        source=sources.SBATCH_OUTPUT,
+        edits=edits,
+    )
+
+
+def signals(reading: Reading) -> Iterator[Remark]:
+    """`--signal`, and whether the one that gets it does anything about it."""
+    script = reading.script
+    option = script.options.get("signal")
+    match = SIGNAL.fullmatch(option.text) if option else None
+    if option is None or match is None:
+        return
+    name = NUMBERS.get(match["name"], match["name"].removeprefix("SIG"))
+    if "B" in (match["target"] or ""):
+        yield from _batch_signal(reading, option.place, name)
+        return
+    for launch in reading.launches:
+        told = launch.option("signals_to_handle")
+        if launch.launcher and name not in ("TERM", "INT") and not (told and name in told.text):
+            yield _ends_launcher(reading, launch, option.place, name)
+            return
+
+
+def _ends_launcher(reading: Reading, launch: Launch, place: int, name: str) -> Remark:
+    fix = f"torchrun --signals-to-handle=SIGTERM,SIGINT,SIG{name}" if launch.torch else None
+    return reading.script.remark(
+        "signal-ends-launcher",
+        "warning",
+        place,
+        f"SIG{name} goes to what srun started, {launch.program}, which does not pass it on but"
+        " ends by it: no rank saves anything",
+        fix=fix or "--signal=B:..., a trap, and a way to tell the ranks",
+        source=sources.TORCHRUN_SIGNALS,
+    )
+
+
+def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
+    script = reading.script
+    numbers = [number for number, known in NUMBERS.items() if known == name]
+    names = {name, f"SIG{name}", *numbers}
+    traps = [c for c in script.commands if c.name == "trap" and names & set(c.arguments)]
+    if not traps:
+        yield script.remark(
+            "signal-without-trap",
+            "error",
+            place,
+            f"B: sends SIG{name} to the batch script alone, which has no trap for it and ends by"
+            " it: the job fails early, and nothing is saved",
+            fix=f"trap '...' {name}, or --signal={name}@... without B: for the steps",
+            source=sources.SBATCH_SIGNAL,
+        )
+    for launch in reading.launches if traps else ():
+        if launch.command.operator != "&" and launch.command.shell == 0:
+            yield script.remark(
+                "trap-comes-late",
+                "error",
+                launch.command.place,
+                f"the trap for {name} runs only when this has ended: bash waits for the command in"
+                " the foreground",
+                fix="srun ... & and then wait $!",
+                source=sources.BASH_TRAP,
+            )
+
+
+RULES = (
+    hidden_exit_codes,
+    lost_exit_codes,
+    background,
+    unbounded_restarts,
+    overwritten_logs,
+    signals,
+)

@@ -1,0 +1,315 @@
+"""Where the ranks meet: the address and the port of the first node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dslaunch.lint import Edit, Remark
+from dslaunch.slurm.launches import Launch, Reading
+from dslaunch.slurm.rules import sources
+from dslaunch.slurm.script import Script
+from dslaunch.slurm.shell import inner_commands, read
+from dslaunch.slurm.words import Command, Expansion, Literal, Word
+
+ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
+ADDRESS_OPTIONS = ("master_addr", "rdzv_endpoint", "main_process_ip")
+PORT_OPTIONS = ("master_port", "main_process_port")
+LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(:\d+)?")
+FALLBACK = re.compile(r":?[-=](localhost|127\.)")
+OWN_NAMES = ("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR")
+FROM_JOB = "$((15000 + SLURM_JOB_ID % 10000))"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A word that says where the ranks meet."""
+
+    name: str
+    """The variable's or the option's."""
+    value: Word
+    shell: int
+    option: bool
+
+
+def addresses(reading: Reading) -> Iterator[Given]:
+    """Variables that are named like a master's address, and launchers' options for it."""
+    for command in reading.texts():
+        for one in command.all_assignments():
+            if ADDRESS.fullmatch(one.name):
+                yield Given(one.name, one.value, command.shell, option=False)
+    yield from _options(reading, ADDRESS_OPTIONS)
+
+
+def ports(reading: Reading) -> Iterator[Given]:
+    """The same for ports."""
+    for command in reading.texts():
+        for one in command.all_assignments():
+            if one.name.upper() in ("MASTER_PORT", "RDZV_PORT", "MAIN_PROCESS_PORT"):
+                yield Given(one.name, one.value, command.shell, option=False)
+    yield from _options(reading, PORT_OPTIONS)
+
+
+def _options(reading: Reading, names: tuple[str, ...]) -> Iterator[Given]:
+    for launch in reading.launches:
+        for name in names:
+            option = launch.option(name)
+            if option is not None and option.value is not None:
+                yield Given(name, option.value, launch.shell, option=True)
+
+
+def fallbacks(reading: Reading) -> Iterator[Remark]:
+    """An address that becomes localhost when something else fails."""
+    script = reading.script
+    for given in addresses(reading):
+        for expansion in given.value.expansions:
+            if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
+                yield script.remark(
+                    "localhost-fallback",
+                    "error",
+                    expansion.place,
+                    f"when this fails, {given.name} is localhost without a word: every node would"
+                    " wait for itself, and the job hangs",
+                    fix="let the script end instead, with set -e or `|| exit 1`",
+                    source=sources.FALLBACK,
+                )
+
+
+def _echoes_local(expansion: Expansion) -> bool:
+    if expansion.commands is None:
+        return False
+    commands = read(expansion.commands)
+    return any(
+        command.before == "||" and any(LOCAL.fullmatch(word) for word in command.arguments)
+        for command in commands
+    )
+
+
+def local_masters(reading: Reading) -> Iterator[Remark]:
+    """localhost as the meeting place of several nodes, or each node's own name."""
+    script = reading.script
+    if not script.several_nodes:
+        return
+    for given in addresses(reading):
+        if LOCAL.fullmatch(given.value.constant or ""):
+            yield script.remark(
+                "local-master",
+                "error",
+                given.value.place,
+                f"{given.name} is {given.value.value}: every node would wait for itself",
+                fix='the first of: scontrol show hostnames "$SLURM_JOB_NODELIST"',
+                source=sources.TORCHRUN,
+            )
+        for expansion in given.value.expansions:
+            own = expansion.name in OWN_NAMES or _runs(expansion, "hostname")
+            if own and expansion.shell > 0:
+                yield script.remark(
+                    "local-master",
+                    "error",
+                    expansion.place,
+                    f"{expansion.raw} is put in on each node, so that each would wait for itself",
+                    fix="set and export it in the batch script, which runs on the first node",
+                    source=sources.EXPANSION,
+                )
+
+
+def _runs(expansion: Expansion, name: str) -> bool:
+    return expansion.commands is not None and any(
+        command.name == name for command in read(expansion.commands)
+    )
+
+
+def lists_for_names(reading: Reading) -> Iterator[Remark]:
+    """A compressed node list where one name is wanted; the node that called srun."""
+    script = reading.script
+    if not script.several_nodes:
+        return
+    for given in addresses(reading):
+        for expansion in given.value.expansions:
+            if "NODELIST" in expansion.raw and not _runs(expansion, "scontrol"):
+                yield script.remark(
+                    "node-list-as-name",
+                    "error",
+                    expansion.place,
+                    "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
+                    " node's name",
+                    fix='scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p',
+                    source=sources.NODELIST,
+                )
+            if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
+                yield script.remark(
+                    "launch-node-address",
+                    "warning",
+                    expansion.place,
+                    "this is the machine that srun was called on, which may be a login node",
+                    fix='scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p',
+                    source="pith-train pull request 47",
+                )
+
+
+def own_addresses(reading: Reading) -> Iterator[Remark]:
+    """`hostname --ip-address` and `hostname -I`."""
+    for given in addresses(reading):
+        for expansion in given.value.expansions:
+            for command in read(expansion.commands) if expansion.commands else ():
+                if command.name != "hostname" or not command.arguments:
+                    continue
+                every = command.arguments[0] in ("-I", "--all-ip-addresses")
+                if every and command.operator == "|":
+                    continue
+                what = "every address of the machine, not one" if every else "127.0.1.1 on Debian"
+                if every or command.arguments[0] in ("-i", "--ip-address"):
+                    yield reading.script.remark(
+                        "hostname-address",
+                        "warning",
+                        expansion.place,
+                        f"hostname {command.arguments[0]} may print {what}",
+                        fix="use the node's name: others find its address",
+                        source=sources.HOSTNAME,
+                    )
+
+
+def broken_pipes(reading: Reading) -> Iterator[Remark]:
+    """`scontrol ... | head -n 1` where a broken pipe ends the script."""
+    script = reading.script
+    for command, other in _pipes(script):
+        strict = script.setting("e", "errexit", other.place)
+        strict = strict and script.setting("", "pipefail", other.place)
+        first = " ".join(other.arguments) in ("-n 1", "-n1", "-1", "--lines=1", "-n 1 -")
+        if command.name == "scontrol" and other.name == "head" and strict:
+            yield script.remark(
+                "broken-pipe",
+                "error",
+                other.place,
+                "head leaves after a line, scontrol dies of the broken pipe, and with -e and"
+                " pipefail that ends the job: by chance, and on big allocations only",
+                fix="sed -n 1p, which reads to the end",
+                source=sources.HEAD,
+                edits=(Edit(other.place, other.end, "sed -n 1p"),) if first else (),
+            )
+
+
+def _pipes(script: Script) -> Iterator[tuple[Command, Command]]:
+    """Pairs whose failure the shell would see: not those within `export NAME=$(...)`."""
+    for command in script.commands:
+        inner = () if command.words else tuple(inner_commands(command))
+        yield from ((a, b) for a, b in pairwise(inner) if a.operator == b.before == "|")
+    yield from ((a, b) for a, b in pairwise(script.commands) if a.operator == b.before == "|")
+
+
+def fixed_ports(reading: Reading) -> Iterator[Remark]:
+    """A port that two jobs on a node would both want."""
+    if "exclusive" in reading.script.options:
+        return
+    for given in ports(reading):
+        if (given.value.constant or "").isdecimal():
+            start, end = _range(given.value)
+            yield _fixed_port(reading, given.value.value, start, end)
+    for launch in reading.launches:
+        endpoint = launch.option("rdzv_endpoint")
+        last = endpoint.value.pieces[-1] if endpoint and endpoint.value else None
+        match = re.search(r":(\d+)$", last.text) if isinstance(last, Literal) else None
+        if match and isinstance(last, Literal) and not _single(launch):
+            places = last.places[match.start(1) :]
+            yield _fixed_port(reading, match[1], places[0], places[-1] + 1)
+
+
+def _range(word: Word) -> tuple[int, int]:
+    places = [
+        place for piece in word.pieces if isinstance(piece, Literal) for place in piece.places
+    ]
+    return places[0], places[-1] + 1
+
+
+def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
+    plain = reading.script.text[start:end] == port
+    return reading.script.remark(
+        "fixed-port",
+        "warning",
+        start,
+        f"port {port} is taken when another job of this script shares the first node",
+        fix=f"one of the job's own: {FROM_JOB}",
+        source=sources.PORT,
+        edits=(Edit(start, end, FROM_JOB),) if plain else (),
+    )
+
+
+def _single(launch: Launch) -> bool:
+    nodes = launch.option("nnodes")
+    return nodes is not None and nodes.text == "1"
+
+
+def port_per_node(reading: Reading) -> Iterator[Remark]:
+    """A port that each node chooses for itself."""
+    for given in ports(reading):
+        for expansion in given.value.expansions:
+            random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
+            if random and expansion.shell > 0:
+                yield reading.script.remark(
+                    "port-per-node",
+                    "error",
+                    expansion.place,
+                    f"{expansion.raw} is put in on each node: each has its own port, and none meet",
+                    fix="set and export it in the batch script",
+                    source=sources.EXPANSION,
+                )
+
+
+def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
+    """A rendezvous id that is the same in every job."""
+    for launch in reading.launches:
+        option = launch.option("rdzv_id")
+        if not launch.torch or option is None or option.value is None or not option.value.constant:
+            continue
+        if launch.option("standalone") or _single(launch):
+            continue
+        start, end = _range(option.value)
+        plain = reading.script.text[start:end] == option.value.value
+        yield reading.script.remark(
+            "fixed-rendezvous-id",
+            "warning",
+            start,
+            f"the id {option.value.value} is every job's: what an earlier run left behind may join",
+            fix="the job's own number: $SLURM_JOB_ID",
+            source=sources.TORCHRUN_ID,
+            edits=(Edit(start, end, "$SLURM_JOB_ID"),) if plain else (),
+        )
+
+
+def aliases(reading: Reading) -> Iterator[Remark]:
+    """A c10d endpoint that is not the host's own name."""
+    for launch in reading.launches:
+        backend, endpoint = launch.option("rdzv_backend"), launch.option("rdzv_endpoint")
+        conf = launch.option("rdzv_conf")
+        if not (backend and backend.text == "c10d" and endpoint and endpoint.value):
+            continue
+        if conf and "is_host" in conf.text:
+            continue
+        pieces = endpoint.value.pieces
+        behind = pieces[1] if len(pieces) > 1 and isinstance(pieces[0], Expansion) else None
+        if isinstance(behind, Literal) and behind.text[0] not in ":":
+            yield reading.script.remark(
+                "rendezvous-alias",
+                "warning",
+                endpoint.place,
+                "no node knows itself under this name, so that none would host the rendezvous and"
+                " all of them time out",
+                fix='--rdzv_conf "is_host=$([ $SLURM_NODEID = 0 ] && echo 1 || echo 0)", put in on'
+                " the node",
+                source=sources.TORCHRUN_ALIAS,
+            )
+
+
+RULES = (
+    fallbacks,
+    local_masters,
+    lists_for_names,
+    own_addresses,
+    broken_pipes,
+    fixed_ports,
+    port_per_node,
+    rendezvous_ids,
+    aliases,
+)

@@ -1,0 +1,155 @@
+"""Who is who: numbers that differ from node to node, and the shell that puts them in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.lint import Edit, Remark
+from dslaunch.slurm.launches import SHELLS, Reading, Step
+from dslaunch.slurm.rules import sources
+from dslaunch.slurm.words import Assignment, Expansion
+
+RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
+IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")
+
+
+def early_ranks(reading: Reading) -> Iterator[Remark]:
+    """A rank that the batch script's shell puts in: 0, on every node."""
+    script = reading.script
+    seen: set[int] = set()
+    for step in reading.steps:
+        for expansion in _expansions(step):
+            if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
+                seen.add(expansion.place)
+                certain = step.inner and expansion.quoted
+                yield script.remark(
+                    "early-rank",
+                    "error",
+                    expansion.place,
+                    f"{expansion.raw} is put in by the batch script's shell, where it is 0: every"
+                    " node gets 0, and training hangs",
+                    fix=f"write \\{expansion.raw}"
+                    if certain
+                    else f"let the node's shell do it: srun bash -c '... {expansion.raw} ...'",
+                    source=sources.EXPANSION,
+                    edits=(Edit(expansion.place, expansion.place, "\\"),) if certain else (),
+                )
+    if any(launch.step for launch in reading.launches):
+        yield from _assigned(reading, seen)
+
+
+def _expansions(step: Step) -> Iterator[Expansion]:
+    for word in step.program:
+        yield from word.expansions
+
+
+def _assigned(reading: Reading, seen: set[int]) -> Iterator[Remark]:
+    for one in _assignments(reading):
+        for expansion in one.value.expansions:
+            if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
+                yield reading.script.remark(
+                    "early-rank",
+                    "error",
+                    expansion.place,
+                    f"{one.name} is 0 on every node: {expansion.raw} is put in here, in the batch"
+                    " script, where it is 0",
+                    fix=f"set it behind srun: srun bash -c '{one.name}={expansion.raw} ...'",
+                    source=sources.EXPANSION,
+                )
+
+
+def _assignments(reading: Reading) -> Iterator[Assignment]:
+    for command in reading.script.commands:
+        yield from command.all_assignments()
+
+
+def late_ranks(reading: Reading) -> Iterator[Remark]:
+    """A rank that nobody puts in: the program gets a dollar sign."""
+    for step in reading.steps:
+        shells = [word for word in step.program if (word.constant or "").endswith(SHELLS)]
+        if step.inner or shells:
+            continue
+        for word in step.program:
+            text = word.text()
+            if match := IN_TEXT.search(text.chars):
+                yield reading.script.remark(
+                    "unexpanded-rank",
+                    "error",
+                    text.places[match.start()],
+                    f"nobody puts ${match[1]} in: srun starts the program without a shell",
+                    fix="start a shell on the node: srun bash -c '...'",
+                    source=sources.EXPANSION,
+                )
+
+
+def not_exported(reading: Reading) -> Iterator[Remark]:
+    """A variable of the batch script that the node's shell looks for, and that is not exported."""
+    script = reading.script
+    told: set[str] = set()
+    for step in reading.steps:
+        given = {one.name for one in step.command.assignments}
+        given |= {one.name for command in step.inner for one in command.all_assignments()}
+        named = step.options["export"].text if "export" in step.options else ""
+        for command in step.inner:
+            for word in command.all_words():
+                for expansion in word.expansions:
+                    name = expansion.name
+                    local = name in script.assigned and not script.exported(name)
+                    known = name in given | told or re.search(rf"\b{name}\b", named)
+                    if name and local and expansion.shell > 0 and not known:
+                        told.add(name)
+                        yield _not_exported(reading, expansion)
+
+
+def _not_exported(reading: Reading, expansion: Expansion) -> Remark:
+    script = reading.script
+    one = script.assigned[expansion.name][-1]
+    alone = any(
+        command.place == one.place and not command.words and command.depth == 0
+        for command in script.commands
+    )
+    return script.remark(
+        "not-exported",
+        "error",
+        expansion.place,
+        f"{expansion.name} is empty there: line {script.where(one.place)[0]} does not export it",
+        fix=f"export {expansion.name}",
+        source="POSIX, Shell Command Language, 2.5.3",
+        edits=(Edit(one.place, one.place, "export "),) if alone else (),
+    )
+
+
+def visible_devices(reading: Reading) -> Iterator[Remark]:
+    """CUDA_VISIBLE_DEVICES by hand."""
+    for command in reading.texts():
+        for one in command.all_assignments():
+            if one.name == "CUDA_VISIBLE_DEVICES" and one.value.value:
+                yield reading.script.remark(
+                    "cuda-visible-devices",
+                    "warning",
+                    one.place,
+                    "SLURM sets CUDA_VISIBLE_DEVICES to the job's GPUs; a value of one's own names"
+                    " others' or, one GPU per rank, breaks peer-to-peer copies",
+                    fix="leave it, and choose by LOCAL_RANK or SLURM_LOCALID in the program",
+                    source=sources.CUDA,
+                )
+
+
+def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
+    """--node-rank beside the c10d rendezvous, which deals out ranks itself."""
+    for launch in reading.launches:
+        backend, rank = launch.option("rdzv_backend"), launch.option("node_rank")
+        if launch.torch and backend and rank and backend.text == "c10d":
+            yield reading.script.remark(
+                "ignored-node-rank",
+                "info",
+                rank.place,
+                "the c10d rendezvous gives ranks in its own order: --node_rank does nothing, and"
+                " rank 0 need not be on the first node",
+                fix="leave it out, or use --master_addr and --master_port without --rdzv_backend",
+                source=sources.TORCHRUN_RANK,
+            )
+
+
+RULES = (early_ranks, late_ranks, not_exported, visible_devices, ignored_node_rank)

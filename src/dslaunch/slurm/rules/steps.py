@@ -1,0 +1,214 @@
+"""How the training is started: srun, its options, and the launchers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.lint import Edit, Remark
+from dslaunch.slurm.launches import Launch, Reading, Step
+from dslaunch.slurm.rules import sources
+
+TORCH_OPTIONS = (
+    *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
+    *("standalone", "max_restarts", "monitor_interval", "start_method", "role", "module"),
+    *("no_python", "run_path", "log_dir", "redirects", "tee", "local_ranks_filter", "node_rank"),
+    *("master_addr", "master_port", "local_addr", "logs_specs", "event_log_handler"),
+    *("signals_to_handle", "virtual_local_rank", "numa_binding", "use_env", "shutdown_timeout"),
+    *("duplicate_stdout_filters", "duplicate_stderr_filters"),
+)
+CPUS = "cpus-per-task"
+
+
+def first_node_only(reading: Reading) -> Iterator[Remark]:
+    """A launcher for several nodes that runs where the batch script does: on the first."""
+    script = reading.script
+    for launch in reading.launches:
+        alone = launch.step is None and launch.command.words[0].place == launch.place
+        nodes = launch.option("nnodes", "num_machines")
+        one = nodes is not None and script.constant(nodes.value) == "1"
+        several = script.several_nodes and not one and launch.option("standalone") is None
+        if alone and several and (launch.torch or (launch.program == "accelerate" and nodes)):
+            yield script.remark(
+                "no-srun",
+                "error",
+                launch.place,
+                f"the batch script runs on the first node alone, and so does {launch.program}: it"
+                " waits for the others, or trains without them",
+                fix="start it with srun, once on each node",
+                source=sources.SBATCH,
+            )
+
+
+def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
+    """deepspeed under srun that would log in to the nodes by itself."""
+    script = reading.script
+    for launch in reading.launches:
+        if launch.program != "deepspeed" or launch.step is None or not script.several_nodes:
+            continue
+        if not {"no_ssh", "launcher"} & launch.options.keys():
+            yield script.remark(
+                "deepspeed-under-srun",
+                "error",
+                launch.place,
+                "srun starts deepspeed on every node, and each starts the whole job again, by SSH"
+                " with a hostfile and on its own node without one",
+                fix="deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or deepspeed"
+                " --hostfile without srun",
+                source=sources.DEEPSPEED,
+            )
+
+
+def no_meeting_place(reading: Reading) -> Iterator[Remark]:
+    """Launchers of several nodes that are not told of each other."""
+    script = reading.script
+    for launch in reading.launches:
+        if not launch.step or not script.several_nodes or not launch.torch:
+            continue
+        nodes = launch.option("nnodes", "nnode")
+        if launch.option("standalone") or nodes is None or nodes.text == "1":
+            problem = "each node trains alone, as if it were the only one"
+            fix = "--nnodes $SLURM_NNODES, --master_addr or --rdzv_endpoint"
+        elif launch.option("master_addr", "rdzv_endpoint") is None:
+            problem = (
+                "torchrun does not read MASTER_ADDR: without --master_addr or --rdzv_endpoint"
+                " every node waits for 127.0.0.1"
+            )
+            fix = '--master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
+        else:
+            continue
+        yield script.remark(
+            "no-meeting-place", "error", launch.place, problem, fix=fix, source=sources.TORCHRUN
+        )
+
+
+def static_rank(reading: Reading) -> Iterator[Remark]:
+    """A launcher of several nodes that is not told which one it is on."""
+    for launch in reading.launches:
+        if not launch.step or not reading.script.several_nodes:
+            continue
+        static = launch.torch and launch.option("master_addr") and not launch.option("rdzv_backend")
+        accelerate = launch.program == "accelerate" and launch.option("num_machines")
+        name = "machine_rank" if accelerate else "node_rank"
+        if (static or accelerate) and not launch.option(name, "rdzv_endpoint"):
+            yield reading.script.remark(
+                "no-node-rank",
+                "error",
+                launch.place,
+                f"without --{name} every node is node 0",
+                fix=f"srun bash -c '... --{name} $SLURM_NODEID ...'",
+                source=sources.ACCELERATE if accelerate else sources.TORCHRUN,
+            )
+
+
+def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
+    """A step of several tasks that goes on without the one that failed."""
+    script = reading.script
+    variable = script.assigned.get("SLURM_KILL_BAD_EXIT")
+    if variable and variable[-1].value.value != "0":
+        return
+    for step in _training(reading):
+        option = step.options.get("kill-on-bad-exit")
+        wanted = option is not None and option.text != "0"
+        if wanted or not _several_tasks(reading, step):
+            continue
+        yield script.remark(
+            "no-kill-on-bad-exit",
+            "warning",
+            step.place,
+            "when one task fails, srun leaves the others waiting for it until a timeout of theirs",
+            fix="srun --kill-on-bad-exit=1",
+            source=sources.SRUN_KILL,
+            edits=() if option else (Edit(step.end, step.end, " --kill-on-bad-exit=1"),),
+        )
+
+
+def _training(reading: Reading) -> Iterator[Step]:
+    """Each step that trains, once."""
+    seen: set[int] = set()
+    for launch in reading.launches:
+        if launch.step and launch.step.place not in seen:
+            seen.add(launch.step.place)
+            yield launch.step
+
+
+def _several_tasks(reading: Reading, step: Step) -> bool:
+    own = [step.options[name].text for name in ("nodes", "ntasks") if name in step.options]
+    if own and all(value == "1" for value in own):
+        return False
+    asked = (reading.script.asked(name) for name in ("ntasks", "ntasks-per-node"))
+    return reading.script.several_nodes or any(value not in ("", "1") for value in asked)
+
+
+def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
+    """--cpus-per-task, which srun no longer takes from the job."""
+    script = reading.script
+    if CPUS not in script.options or "SRUN_CPUS_PER_TASK" in script.assigned:
+        return
+    for step in _training(reading):
+        if not {CPUS, "cpus-per-gpu", "exact", "exclusive"} & step.options.keys():
+            yield script.remark(
+                "srun-cpus",
+                "warning",
+                step.place,
+                f"since SLURM 22.05 srun does not take --{CPUS} from the job: each task may get one"
+                " CPU",
+                fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
+                source=sources.SRUN_CPUS,
+                edits=(Edit(step.end, step.end, ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'),),
+            )
+
+
+def abbreviations(reading: Reading) -> Iterator[Remark]:
+    """Options of torchrun that are cut short, such as --nnode."""
+    for launch in reading.launches:
+        if not launch.torch:
+            continue
+        for option in launch.options.values():
+            meant = [one for one in TORCH_OPTIONS if one.startswith(option.name)]
+            if option.name in TORCH_OPTIONS or len(meant) != 1 or len(option.given) < 4:
+                continue
+            yield _abbreviation(reading, launch, option.given, option.place, meant[0])
+
+
+def _abbreviation(reading: Reading, launch: Launch, given: str, place: int, meant: str) -> Remark:
+    dashes = "-" in given[2:]
+    full = "--" + (meant.replace("_", "-") if dashes else meant)
+    end = place + len(given)
+    plain = reading.script.text[place:end] == given
+    return reading.script.remark(
+        "abbreviated-option",
+        "warning",
+        place,
+        f"{launch.program} has no option {given}; it guesses {full}, until a release adds another"
+        " that begins so",
+        fix=full,
+        source=sources.ARGPARSE,
+        edits=(Edit(place, end, full),) if plain else (),
+    )
+
+
+def old_launchers(reading: Reading) -> Iterator[Remark]:
+    """torch.distributed.launch."""
+    for launch in reading.launches:
+        if launch.program == "torch.distributed.launch":
+            yield reading.script.remark(
+                "old-launcher",
+                "info",
+                launch.place,
+                "torch.distributed.launch is deprecated; scripts that read --local_rank must read"
+                " LOCAL_RANK instead",
+                fix="torchrun",
+                source=sources.TORCH_LAUNCH,
+            )
+
+
+RULES = (
+    first_node_only,
+    deepspeed_by_ssh,
+    no_meeting_place,
+    static_rank,
+    kill_on_bad_exit,
+    cpus_of_steps,
+    abbreviations,
+    old_launchers,
+)

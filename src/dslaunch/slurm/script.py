@@ -1,0 +1,297 @@
+"""A batch script as its reader sees it: directives, commands, variables, the shell's settings."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dslaunch.lint import Edit, Level, Remark
+from dslaunch.slurm.grammar import SBATCH, Option, options_of
+from dslaunch.slurm.shell import inner_commands, read
+from dslaunch.slurm.words import Assignment, Command, Expansion, Literal, Piece, Text, Word
+
+DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
+HETEROGENEOUS = ("hetjob", "packjob")
+ALL_ELEMENTS = ("${%s[@]}", "${%s[*]}")
+DEEPEST = 8
+"""Variables that name variables are followed so far; nobody writes more, but in a circle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One `#SBATCH` line."""
+
+    place: int
+    end: int
+    options: tuple[Option, ...]
+    strays: tuple[Word, ...]
+    """Words that are no options."""
+    cut: int
+    """The place of the `#` that begins a comment right behind a character; -1 for none."""
+
+
+@dataclass
+class Script:
+    """One script. `file` is its name in remarks."""
+
+    text: str
+    file: str
+    directory_exists: Callable[[str], bool]
+    """Whether a directory is there, seen from where the job is submitted."""
+    begins: list[int] = field(init=False)
+    lines: tuple[Line, ...] = field(init=False)
+    late: tuple[Line, ...] = field(init=False)
+    """Those that SLURM does not read, since commands come first."""
+    commands: list[Command] = field(init=False)
+    assigned: dict[str, list[Assignment]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        self.commands = read(Text.of_file(self.text))
+        first = min((c.place for c in self.commands), default=len(self.text))
+        found = [
+            _line(self.text, begin) for begin in self.begins if _is_directive(self.text, begin)
+        ]
+        self.lines = tuple(line for line in found if line.place < first)
+        self.late = tuple(line for line in found if line.place > first)
+        self.assigned = {}
+        for command in self.commands:
+            for one in command.all_assignments():
+                self.assigned.setdefault(one.name, []).append(one)
+
+    # ------------------------------------------------------------ directives
+
+    @cached_property
+    def options(self) -> dict[str, Option]:
+        """What the directives ask for; of two, the last."""
+        return {option.name: option for line in self.lines for option in line.options}
+
+    @property
+    def heterogeneous(self) -> bool:
+        """Whether it asks for several kinds of nodes, each in directives of its own."""
+        return any(stray.value in HETEROGENEOUS for line in self.lines for stray in line.strays)
+
+    def asked(self, name: str) -> str:
+        """A directive's value; empty where it is absent or has none."""
+        return self.options[name].text if name in self.options else ""
+
+    def number(self, name: str) -> int | None:
+        """A directive's value, if it is one number."""
+        value = self.asked(name)
+        return int(value) if value.isdecimal() and not self.heterogeneous else None
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether it is certain, or as good as, that the job has more than one node."""
+        nodes = self.asked("nodes")
+        if nodes or self.heterogeneous:
+            return nodes != "1"
+        tasks = self.number("ntasks") or 1
+        return tasks > 1 or bool(
+            re.search(r"SLURM_(NNODES|JOB_NUM_NODES|(JOB_)?NODELIST)", self.text)
+        )
+
+    # ------------------------------------------------------------ places
+
+    def where(self, place: int) -> tuple[int, int]:
+        """Line and column, from 1."""
+        line = bisect.bisect_right(self.begins, place)
+        return line, place - self.begins[line - 1] + 1
+
+    def remark(
+        self,
+        rule: str,
+        level: Level,
+        place: int,
+        message: str,
+        *,
+        fix: str | None = None,
+        source: str | None = None,
+        edits: tuple[Edit, ...] = (),
+    ) -> Remark:
+        """Say something about a place."""
+        line, column = self.where(place)
+        path = ""
+        return Remark(rule, level, self.file, line, column, path, message, fix, source, edits)
+
+    # ------------------------------------------------------------ commands and variables
+
+    @cached_property
+    def sets(self) -> tuple[Command, ...]:
+        """The commands that change the shell's settings."""
+        return tuple(command for command in self.commands if command.name == "set")
+
+    def every_command(self) -> Iterator[Command]:
+        """The script's own commands, and those within `$(...)`."""
+        for command in self.commands:
+            yield command
+            yield from inner_commands(command)
+
+    def setting(self, letter: str, name: str, place: int) -> bool:
+        """Whether the shell is `set` to something at a place, such as ("e", "errexit")."""
+        shebang = self.text.partition("\n")[0].split()[1:]
+        on = any(re.fullmatch(rf"-[a-z]*{letter}[a-z]*", word) for word in shebang if letter)
+        for command in self.sets:
+            if command.place < place:
+                on = _set(command.arguments, letter, name, on=on)
+        return on
+
+    @cached_property
+    def exports(self) -> frozenset[str]:
+        """The variables that are exported by name."""
+        commands = (c for c in self.commands if c.name in ("export", "declare"))
+        named = {word for command in commands for word in command.arguments}
+        every = (one for assignments in self.assigned.values() for one in assignments)
+        return frozenset(named | {one.name for one in every if one.exported})
+
+    def last(self, name: str, place: int) -> Assignment | None:
+        """The assignment of a variable that stands before a place, the nearest."""
+        every = self.assigned.get(name, [])
+        at = bisect.bisect_left(every, place, key=lambda one: one.place)
+        return every[at - 1] if at else None
+
+    def exported(self, name: str) -> bool:
+        """Whether programs see a variable: it is exported, or `set -a` exports all."""
+        return name in self.exports or self.setting("a", "allexport", len(self.text))
+
+    def constant(self, word: Word | None, depth: int = 0) -> str | None:
+        """What a word says for certain, variables that the script gives a constant included."""
+        if word is None or depth > DEEPEST:
+            return None
+        parts: list[str] = []
+        for piece in word.pieces:
+            if isinstance(piece, Literal):
+                parts.append(piece.text)
+                continue
+            given = self.last(piece.name, piece.place) if not piece.operation else None
+            once = given is not None and len(self.assigned[piece.name]) == 1
+            said = self.constant(given.value, depth + 1) if given and once else None
+            if said is None or (given and given.append):
+                return None
+            parts.append(said)
+        return "".join(parts)
+
+    def expanded(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
+        """Words with the script's own variables put in, as its shell would: unquoted ones are
+        split at blanks, `"${ARRAY[@]}"` becomes a word per element."""
+        return tuple(result for word in words for result in self._expanded(word, 0))
+
+    def _expanded(self, word: Word, depth: int) -> Iterator[Word]:
+        array = self._array(word)
+        if array is not None and depth < DEEPEST:
+            for element in array:
+                yield from self._expanded(element, depth + 1)
+            return
+        pieces = [result for piece in word.pieces for result in self._pieces(piece, depth)]
+        yield from _split(pieces, word)
+
+    def _array(self, word: Word) -> tuple[Word, ...] | None:
+        if len(word.pieces) != 1 or not isinstance(piece := word.pieces[0], Expansion):
+            return None
+        given = self.last(piece.name, piece.place) if piece.name else None
+        whole = given and piece.raw in [form % piece.name for form in ALL_ELEMENTS]
+        if given is None or not whole or given.value.array is None:
+            return None
+        every = [one for one in self.assigned[piece.name] if one.place < piece.place]
+        return tuple(element for one in every for element in one.value.array or ())
+
+    def _pieces(self, piece: Piece, depth: int) -> Iterator[Piece]:
+        given = None
+        if isinstance(piece, Expansion) and not piece.operation and piece.shell == 0:
+            given = self.last(piece.name, piece.place) if piece.name else None
+        if given is None or depth > DEEPEST or given.value.array is not None:
+            yield piece
+            return
+        quote = '"' if isinstance(piece, Expansion) and piece.quoted else "split"
+        before = self.last(given.name, given.place) if given.append else None
+        for one in (before, given) if before else (given,):
+            for inside in one.value.pieces:
+                for result in self._pieces(inside, depth + 1):
+                    if isinstance(result, Literal):
+                        yield Literal(result.text, result.places, quote)
+                    else:
+                        yield result
+
+
+def _is_directive(text: str, begin: int) -> bool:
+    return DIRECTIVE.match(text, begin) is not None
+
+
+def _line(text: str, begin: int) -> Line:
+    end = text.find("\n", begin)
+    end = len(text) if end < 0 else end
+    words, cut = _directive_words(text, begin + len("#SBATCH"), end)
+    options: list[Option] = []
+    strays: list[Word] = []
+    while words:
+        found, used = options_of(words, SBATCH)
+        options += found
+        strays += words[used : used + 1]
+        words = words[used + 1 :]
+    return Line(begin, end, tuple(options), tuple(strays), cut)
+
+
+def _directive_words(text: str, at: int, end: int) -> tuple[list[Word], int]:
+    """SLURM's own reading of a directive: quotes and backslashes as in a shell, nothing is
+    expanded, and `#` begins a comment anywhere (src/sbatch/opt.c, _get_argument)."""
+    words: list[Word] = []
+    while at < end and text[at] != "#":
+        if text[at].isspace():
+            at += 1
+            continue
+        start, quote, places = at, "", []
+        while at < end and (quote or not (text[at].isspace() or text[at] == "#")):
+            if text[at] in "'\"" and quote in ("", text[at]):
+                quote = "" if quote else text[at]
+            elif text[at] == "\\" and quote != "'" and at + 1 < end:
+                at += 1
+                places.append(at)
+            else:
+                places.append(at)
+            at += 1
+        said = "".join(text[place] for place in places)
+        words.append(Word((Literal(said, tuple(places), ""),), start, at))
+    glued = at < end and not text[at - 1].isspace()
+    return words, at if glued else -1
+
+
+def _set(arguments: tuple[str, ...], letter: str, name: str, *, on: bool) -> bool:
+    for option, value in zip(arguments, (*arguments[1:], ""), strict=True):
+        if not re.fullmatch(r"[-+][a-zA-Z]+", option):
+            continue
+        named = "o" in option and value == name
+        if named or (letter and letter in option[1:]):
+            on = option[0] == "-"
+    return on
+
+
+def _split(pieces: list[Piece], word: Word) -> Iterator[Word]:
+    """Split at blanks in what came out of unquoted variables."""
+    current: list[Piece] = []
+    for piece in pieces:
+        if not (isinstance(piece, Literal) and piece.quote == "split"):
+            current.append(piece)
+            continue
+        at = 0
+        for match in re.finditer(r"\s+|$", piece.text):
+            if match.start() > at:
+                part = slice(at, match.start())
+                current.append(Literal(piece.text[part], piece.places[part], ""))
+            if match[0] and current:
+                yield _word(current, word)
+                current = []
+            at = match.end()
+    if current:
+        yield _word(current, word)
+    elif not pieces:
+        yield word
+
+
+def _word(pieces: list[Piece], word: Word) -> Word:
+    first = pieces[0]
+    place = first.place if isinstance(first, Expansion) else first.places[0:1]
+    start = place if isinstance(place, int) else (place[0] if place else word.place)
+    return Word(tuple(pieces), start, word.end)

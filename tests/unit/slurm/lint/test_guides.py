@@ -1,0 +1,43 @@
+"""A script as a guide has it: torch.distributed.run under srun, with `bash -c '...'` (huggingface/
+transformers, DeepSpeed guide, section SLURM): what is right in it, what is risky, what fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dslaunch.slurm.lint import fixed, lint_script
+
+SCRIPT = Path(__file__).parent / "guides/srun-bash-c.sbatch"
+
+
+def test_what_is_risky_and_what_fails_is_said() -> None:
+    remarks = lint_script(SCRIPT.read_text(), SCRIPT.name).remarks
+    assert [(r.line, r.level, r.rule) for r in remarks] == [
+        (1, "error", "no-shebang"),
+        (11, "warning", "fixed-port"),
+        (13, "warning", "no-kill-on-bad-exit"),
+        (13, "warning", "srun-cpus"),
+    ]
+
+
+def test_what_is_right_is_said_too() -> None:
+    right = lint_script(SCRIPT.read_text(), SCRIPT.name).right
+    assert [(r.line, r.message) for r in right] == [
+        (3, "one launcher on each node"),
+        (10, "MASTER_ADDR is the first node's name, the same for all"),
+        (14, "--nnodes is what SLURM gave"),
+        (14, "$SLURM_PROCID is left to the node's own shell"),
+    ]
+
+
+def test_double_quotes_in_their_place_are_told_from_single_ones() -> None:
+    text = SCRIPT.read_text().replace("'", '"')
+    found = [r for r in lint_script(text, SCRIPT.name).remarks if r.rule == "early-rank"]
+    assert [(r.line, r.column) for r in found] == [(14, 69)]
+    assert "--node_rank \\$SLURM_PROCID" in fixed(text)
+
+
+def test_mended_it_is_left_in_peace() -> None:
+    mended = fixed(SCRIPT.read_text())
+    assert lint_script(mended, SCRIPT.name).remarks == ()
+    assert "srun --cpus-per-task=" in mended
