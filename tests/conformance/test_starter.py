@@ -31,6 +31,8 @@ AUTO = {
     "reduce_bucket_size": 10**6,
     "stage3_prefetch_bucket_size": 10**6,
     "stage3_param_persistence_threshold": 10**4,
+    "warmup_num_steps": 10,
+    "total_num_steps": 100,
 }
 """What Hugging Face's Trainer would put in the place of `auto`."""
 STARTERS = [

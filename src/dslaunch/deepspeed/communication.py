@@ -19,6 +19,7 @@ class Collective:
 
     operation: str
     what: str
+    """The same for people; gradients are reduced, parameters gathered."""
     times: int
     """In one step, with all its micro-batches."""
     sent: int
@@ -55,14 +56,14 @@ def collectives(
     if strategy.stage == 3:
         again = total - min(total, settings.max_reuse_distance // 2)
         kinds = [
-            ("all-gather", "parameters", total, accumulation),
-            ("all-gather", "parameters for backward", again, accumulation),
-            ("reduce-scatter", "gradients", total, accumulation),
+            ("all-gather", "all-gather", total, accumulation),
+            ("all-gather", "all-gather for backward", again, accumulation),
+            ("reduce-scatter", "reduce-scatter", total, accumulation),
         ]
     else:
         reduced = accumulation if strategy.stage == 2 else 1
-        kinds = [("all-reduce", "gradients", total, reduced)]
-        kinds += [("all-gather", "parameters", total, 1)] if strategy.stage else []
+        kinds = [("all-reduce", "all-reduce", total, reduced)]
+        kinds += [("all-gather", "all-gather", total, 1)] if strategy.stage else []
     ring = settings.width * (machines.gpus - 1) / machines.gpus
     return tuple(
         Collective(operation, what, times, int(HOPS[operation] * times * size * ring))

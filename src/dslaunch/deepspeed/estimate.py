@@ -66,7 +66,7 @@ class Row:
     parts: tuple[Part, ...]
     """What states and buckets consist of."""
     buckets: int
-    """Bytes per GPU that the buckets add to the peak."""
+    """Bytes per GPU of reduce buckets and of what stage 3 gathers; not all at the peak's moment."""
     activations: Activations | None
     gpu: int
     """Per GPU: states, buckets and activations at their peak, without checkpointing."""
@@ -87,7 +87,8 @@ def estimate(question: Question) -> tuple[Row, ...]:
 def _row(q: Question, strategy: Strategy) -> Row:
     model, machines, settings = q.sized.model, q.machines, q.settings
     states = state_parts(model, machines, strategy, settings)
-    parts = (*states, *bucket_parts(model, strategy, settings))
+    buckets = bucket_parts(model, strategy, settings)
+    parts = (*states, *buckets)
     acts = activations(q.sized.shape, q.batch, settings.width) if q.sized.shape else None
     # activations are largest when the backward pass begins
     full, checkpointed = (
@@ -102,7 +103,7 @@ def _row(q: Question, strategy: Strategy) -> Row:
         states=corrected(model, machines, strategy, settings),
         faults=faults(model, machines, strategy, settings),
         parts=parts,
-        buckets=peak(parts, "gpu") - peak(states, "gpu"),
+        buckets=peak(buckets, "gpu"),
         activations=acts,
         gpu=full,
         gpu_checkpointed=checkpointed,
@@ -157,8 +158,8 @@ def recommend(question: Question, rows: Sequence[Row]) -> Recommendation:
 def _reason(question: Question, rows: Sequence[Row], row: Row) -> str:
     with_checkpointing = " with activation checkpointing" if row.fits == "checkpointing" else ""
     need = row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
-    faster = [each for each in rows if each.fits == "no"][:1] if row is not rows[0] else []
-    why = f"; {_shortage(question.limits, faster[0])}" if faster else "; nothing is faster"
+    faster = [each for each in rows[: rows.index(row)] if each.fits == "no"]
+    why = f"; {_shortage(question.limits, faster[-1])}" if faster else ""
     return (
         f"{row.strategy}{with_checkpointing}: the fastest that fits, "
         f"{need / GIB:.1f} GiB of each GPU and {row.cpu / GIB:.1f} GiB of each node{why}"

@@ -39,9 +39,9 @@ def from_config(text: str, name: str) -> Sized:
     """
     config = _object(text, name)
     family = config.get("model_type")
-    if isinstance(family, str) and family not in FAMILIES and "text_config" in config:
+    if family not in list(FAMILIES) and "text_config" in config:
         return from_config(json.dumps(config["text_config"]), name)
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         hint = "--meta counts it with transformers; or say --params and --largest-layer"
         message = f"no rule counts the parameters of {json.dumps(family)}"
         raise ConfigError((Problem(name, 0, 0, "model_type", message),), hint=hint)

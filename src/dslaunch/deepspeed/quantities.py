@@ -7,6 +7,7 @@ import re
 from dslaunch.errors import UsageError
 
 PREFIXES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+MOST = 10**18
 NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 
 
@@ -16,7 +17,10 @@ def parse_bytes(text: str, option: str) -> int:
     if not found or (found[3] and not found[2]):
         raise UsageError(f"{option}: `{text}` is no amount of memory", hint="such as 80GB or 80GiB")
     base: int = 1024 if found[3] else 1000
-    return round(float(found[1]) * float(base ** PREFIXES[found[2].lower()]))
+    size = float(found[1]) * float(base ** PREFIXES[found[2].lower()])
+    if size > MOST:
+        raise UsageError(f"{option}: `{text}` is more than there is")
+    return round(size)
 
 
 def parse_rate(text: str, option: str) -> float:
@@ -39,7 +43,7 @@ COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 def parse_count(text: str, option: str) -> int:
     """A number of things, at least one: `7e9`, `7B`, `65M`, `2_783_959_040`. Raises UsageError."""
     found = re.fullmatch(NUMBER + r"([kmbgt]?)", text.strip().replace("_", ""), re.IGNORECASE)
-    count = round(float(found[1]) * COUNTS[found[2].lower()]) if found else 0
-    if not 1 <= count <= 10**18:
+    count = float(found[1]) * COUNTS[found[2].lower()] if found else 0
+    if not 1 <= count <= MOST:
         raise UsageError(f"{option}: `{text}` is no such number", hint="such as 7e9 or 7B")
-    return count
+    return round(count)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dslaunch.deepspeed.communication import Collective
 from dslaunch.deepspeed.estimate import Question, Recommendation, Row
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
 
@@ -132,7 +133,7 @@ def _traffic(rows: Sequence[Row]) -> list[Line]:
     return [
         (
             str(stage),
-            ", ".join(f"{c.operation} of {c.what}{_times(c.times)}" for c in row.moved),
+            _collectives(row.moved),
             _gib(sum(c.sent for c in row.moved)),
             "-" if row.seconds is None else f"{row.seconds:.3f}",
         )
@@ -140,8 +141,13 @@ def _traffic(rows: Sequence[Row]) -> list[Line]:
     ]
 
 
-def _times(times: int) -> str:
-    return f" x{times}" if times > 1 else ""
+def _collectives(moved: Sequence[Collective]) -> str:
+    counts = {each.times for each in moved}
+    if len(counts) == 1 and counts != {1}:
+        return f"{counts.pop()} x ({', '.join(each.what for each in moved)})"
+    return ", ".join(
+        f"{each.times} x {each.what}" if each.times > 1 else each.what for each in moved
+    )
 
 
 def _about_traffic(question: Question) -> str:

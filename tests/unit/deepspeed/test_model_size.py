@@ -1,0 +1,115 @@
+"""Counting parameters without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.deepspeed.memory import Model
+from dslaunch.deepspeed.model_size import from_config, from_path
+from dslaunch.errors import ConfigError, DslaunchError
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+
+
+def weights(path: Path, tensors: dict[str, list[int]]) -> None:
+    """A safetensors file with a head and no data."""
+    head = {
+        "__metadata__": {"format": "pt"},
+        **{
+            name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]}
+            for name, shape in tensors.items()
+        },
+    }
+    data = json.dumps(head).encode()
+    path.write_bytes(len(data).to_bytes(8, "little") + data)
+
+
+def test_llama_2_has_6_738_415_616_parameters() -> None:
+    sized = from_config(json.dumps(LLAMA), "config.json")
+    assert sized.model == Model(6_738_415_616, 131_072_000)
+    assert sized.shape is not None
+    assert (sized.shape.layers, sized.shape.head_dim, sized.shape.gated) == (32, 128, True)
+
+
+def test_a_model_of_text_and_pictures_is_sized_by_its_text() -> None:
+    text = json.dumps({"model_type": "some_vlm", "text_config": LLAMA})
+    assert from_config(text, "config.json").model.params == 6_738_415_616
+
+
+def test_an_unknown_family_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match='counts the parameters of "mamba"') as caught:
+        from_config('{"model_type": "mamba"}', "config.json")
+    assert caught.value.hint is not None
+    assert "--meta" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "config.json:1:2"),
+        ("[]", "must be an object"),
+        ('{"model_type": "llama"}', "hidden_size: is missing"),
+        ('{"model_type": ["llama"]}', "no rule counts"),
+        (json.dumps({**LLAMA, "num_attention_heads": 0}), "sizes that cannot be right"),
+        (json.dumps({**LLAMA, "hidden_size": "wide"}), "sizes that cannot be right"),
+        ('{"model_type": "x", "text_config": 3}', "must be an object"),
+    ],
+)
+def test_a_broken_config_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        from_config(text, "config.json")
+
+
+def test_the_heads_of_safetensors_give_the_parameters_and_the_largest_module(
+    tmp_path: Path,
+) -> None:
+    weights(tmp_path / "a.safetensors", {"a.weight": [10, 20], "a.bias": [20]})
+    weights(tmp_path / "b.safetensors", {"b.weight": [100]})
+    names = {"a.weight": "a.safetensors", "a.bias": "a.safetensors", "b.weight": "b.safetensors"}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 640}, "weight_map": names}))
+    assert from_path(index).model == Model(320, 220)
+    assert from_path(tmp_path / "b.safetensors").model == Model(100, 100)
+    assert from_path(tmp_path).model == Model(320, 220)
+
+
+def test_an_index_without_its_files_needs_the_config(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(
+        json.dumps({"metadata": {"total_size": 2 * 6_738_415_616}, "weight_map": {"a": "x"}})
+    )
+    with pytest.raises(ConfigError, match="does not tell the parameters"):
+        from_path(index)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert from_path(index).model == Model(6_738_415_616, 131_072_000)
+
+
+def test_a_directory_is_read_by_its_config_first(tmp_path: Path) -> None:
+    weights(tmp_path / "a.safetensors", {"a.weight": [10, 20]})
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert from_path(tmp_path).model.params == 6_738_415_616
+
+
+def test_what_is_not_there_or_no_weights_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DslaunchError, match=r"no config\.json"):
+        from_path(tmp_path)
+    with pytest.raises(DslaunchError, match="No such file"):
+        from_path(tmp_path / "config.json")
+    pointer = tmp_path / "a.safetensors"
+    for text in ("version https://git-lfs.github.com/spec/v1\n", "", "\x02\0\0\0\0\0\0\0{}"):
+        pointer.write_text(text)
+        with pytest.raises(DslaunchError, match="is no safetensors file"):
+            from_path(pointer)
