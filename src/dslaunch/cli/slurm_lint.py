@@ -54,7 +54,7 @@ def slurm_lint(
     if form == "text":
         _praise(verdict.right)
     if any(remark.level == "error" for remark in verdict.remarks):
-        raise typer.Exit(ConfigError.exit_code)
+        sys.exit(ConfigError.exit_code)
 
 
 def _directory_exists(directory: str) -> bool:

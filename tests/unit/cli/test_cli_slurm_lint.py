@@ -1,0 +1,99 @@
+"""`dslaunch slurm lint` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Dslaunch = Callable[..., subprocess.CompletedProcess[str]]
+BAD = """\
+#SBATCH --nodes=2
+#SBATCH --output=logs/%j.out
+srun bash -c "torchrun --nnodes=2 --node_rank=$SLURM_PROCID --master_addr=$HEAD train.py"
+"""
+
+
+@pytest.fixture
+def script(directory: Path) -> Path:
+    path = directory / "train.sbatch"
+    path.write_text(BAD)
+    return path
+
+
+def test_each_remark_says_where_why_and_what_to_do(script: Path, dslaunch: Dslaunch) -> None:
+    done = dslaunch("slurm", "lint", script.name)
+    assert done.returncode == 3
+    assert "train.sbatch:1:1: error: the first line is not #!" in done.stdout
+    assert "train.sbatch:3:47: error: $SLURM_PROCID is put in by the batch" in done.stdout
+    assert "    fix: write \\$SLURM_PROCID\n" in done.stdout
+    assert "    source: stas00/ml-engineering" in done.stdout
+    assert done.stdout.endswith("2 errors, 2 warnings\n")
+
+
+def test_what_is_certain_is_mended_in_the_file(script: Path, dslaunch: Dslaunch) -> None:
+    done = dslaunch("slurm", "lint", "--fix", script.name)
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert lines[3].startswith('srun --kill-on-bad-exit=1 bash -c "torchrun')
+    assert "--node_rank=\\$SLURM_PROCID" in lines[3]
+    assert "3 of 4 remarks are gone" in done.stderr
+    assert (done.returncode, done.stdout[-10:]) == (0, "1 warning\n")
+
+
+def test_directories_are_looked_for_where_it_would_be_submitted(
+    script: Path, directory: Path, dslaunch: Dslaunch
+) -> None:
+    assert "the directory logs does not exist" in dslaunch("slurm", "lint", script.name).stdout
+    (directory / "logs").mkdir()
+    assert "the directory logs" not in dslaunch("slurm", "lint", script.name).stdout
+
+
+def test_programs_get_the_same_as_json_sarif_or_annotations(
+    script: Path, dslaunch: Dslaunch
+) -> None:
+    rules = [
+        one["rule"] for one in json.loads(dslaunch("slurm", "lint", "--json", script.name).stdout)
+    ]
+    assert rules[:2] == ["no-shebang", "missing-output-directory"]
+    sarif = json.loads(dslaunch("slurm", "lint", "--sarif", script.name).stdout)
+    assert [one["ruleId"] for one in sarif["runs"][0]["results"]] == rules
+    github = dslaunch("slurm", "lint", "--github", script.name)
+    assert github.stdout.splitlines()[0].startswith("::error file=train.sbatch,line=1,col=1,")
+    assert github.stderr == ""
+
+
+def test_standard_input_is_read_and_cannot_be_mended(
+    dslaunch: Dslaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, code in ((("-",), 3), (("--fix", "-"), 2)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
+        assert dslaunch("slurm", "lint", *words).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file or directory"), (b"\xff\xfe", "no text in UTF-8")],
+)
+def test_what_cannot_be_read_is_a_line_of_words(
+    directory: Path, dslaunch: Dslaunch, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (directory / "x.sbatch").write_bytes(content)
+    done = dslaunch("slurm", "lint", "x.sbatch")
+    assert (done.returncode, done.stderr) == (2, f"error: x.sbatch: {said}\n")
+
+
+def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch) -> None:
+    (directory / "x.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=1\n"
+        "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | sed -n 1p)\n"
+    )
+    done = dslaunch("slurm", "lint", "x.sbatch")
+    assert (done.returncode, done.stdout) == (0, "no remarks\n")
+    assert "x.sbatch:3:13: right: MASTER_ADDR is the first node's name" in done.stderr
