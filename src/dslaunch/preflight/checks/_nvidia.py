@@ -133,6 +133,13 @@ class Gpu:
             raise UnansweredError(f"GPU {self.index}: nvidia-smi says {value} for {name}")
         return value
 
+    def word(self, name: str, *words: str) -> str | None:
+        """A field that is one of these words. Raises UnansweredError."""
+        value = self.text(name)
+        if value is not None and value not in words:
+            raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}")
+        return value
+
     def number(self, name: str) -> float | None:
         """A field that is a number. Raises UnansweredError."""
         value = self.text(name)
@@ -140,6 +147,11 @@ class Gpu:
         if value is not None and found is None:
             raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no number")
         return float(found[1]) if found else None
+
+    def on(self, name: str) -> bool | None:
+        """A field that is `Enabled` or `Disabled`, `Yes` or `No`. Raises UnansweredError."""
+        value = self.word(name, "Enabled", "Disabled", "Yes", "No")
+        return None if value is None else value in ("Enabled", "Yes")
 
     def hexadecimal(self, name: str) -> int | None:
         """A field that is a mask of bits. Raises UnansweredError."""
@@ -155,20 +167,47 @@ class Gpu:
 
 
 def rows(text: str) -> tuple[Gpu, ...]:
-    """Read one or more tables, each with its head, into one row per GPU.
-
-    A row that has not as many cells as its head is not believed; the fields it would have are then
-    missing, which no check takes for good.
-    """
+    """Read one or more tables, each with its head, into one row per GPU; see `damage`."""
     found: dict[int, dict[str, str]] = {}
+    for head, cells in _cells(text):
+        if _is_row(head, cells):
+            found.setdefault(int(cells[0]), {}).update(zip(head, cells, strict=True))
+    return tuple(Gpu(index, fields) for index, fields in sorted(found.items()))
+
+
+def damage(text: str) -> str | None:
+    """What of the tables cannot be believed; None: all can.
+
+    A cell that is lost must not pass for one without fault: every line below a head is a row, all
+    tables are of the same GPUs, and the last line has its end.
+    """
+    tables: list[set[int]] = []
+    for head, cells in _cells(text):
+        if cells == head:
+            tables.append(set())
+        elif _is_row(head, cells):
+            tables[-1].add(int(cells[0]))
+        else:
+            return ", ".join(cells)
+    if any(table != tables[0] for table in tables):
+        return "tables of different GPUs"
+    return None if text.endswith("\n") else "a last line without an end"
+
+
+def _cells(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The lines of tables as cells, with the head above; nvidia-smi's own words are left out."""
     head: list[str] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
         if _HEAD.match(line):
-            head = [re.sub(r"\s*\[.*\]$", "", title) for title in cells]
-        elif head and len(cells) == len(head) and cells[0].isdecimal() and cells[0].isascii():
-            found.setdefault(int(cells[0]), {}).update(zip(head, cells, strict=True))
-    return tuple(Gpu(index, fields) for index, fields in sorted(found.items()))
+            head = cells = [re.sub(r"\s*\[.*\]$", "", title) for title in cells]
+        if head and any(cells) and not line.startswith(('Field "', "WARNING")):
+            yield head, cells
+
+
+def _is_row(head: list[str], cells: list[str]) -> bool:
+    index = cells[0]
+    return len(cells) == len(head) and index.isascii() and index.isdecimal() and len(index) < 5
 
 
 def gpus(a: Answers) -> tuple[Gpu, ...]:
@@ -211,6 +250,8 @@ def trouble(a: Answers) -> Verdict | None:
         return _complained(answer["code"], said)
     if not rows(answer["out"]):
         return Verdict("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
+    if odd := damage(answer["out"]):
+        return Verdict("unknown", f"nvidia-smi's answer cannot be read whole: {_first(odd)!r}")
     return None
 
 

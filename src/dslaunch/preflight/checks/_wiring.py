@@ -6,6 +6,7 @@ from dslaunch.preflight.check import Answers, Nodes, Question
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.topology import Topology, read
 from dslaunch.topology.model import nvlinks
+from dslaunch.topology.shape import DIRECT, nearest
 
 _TOP = "/sys/class/infiniband/*"
 _PORT = f"{_TOP}/ports/*"
@@ -50,6 +51,15 @@ def topologies(nodes: Nodes) -> dict[str, Topology]:
         for host, a in nvidia.up(nodes).items()
         if "value" in a.recorded.get(nvidia.TOPO.key, {})
     }
+
+
+def far_from_cards(known: Topology) -> dict[str, list[int]]:
+    """GPUs that no card reaches by itself, by the link to their nearest."""
+    far: dict[str, list[int]] = {}
+    for each in nearest(known):
+        if each.link and each.link not in DIRECT:
+            far.setdefault(each.link, []).append(each.gpu)
+    return far
 
 
 def pairs_without_nvlink(a: Answers, known: Topology) -> list[tuple[str, str, str]]:

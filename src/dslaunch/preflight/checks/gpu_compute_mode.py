@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dslaunch.preflight.check import Check
 from dslaunch.preflight.checks import _nvidia as nvidia
 
+EXCLUSIVE = ("Exclusive_Process", "Exclusive_Thread")
+
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
-    mode = gpu.text("compute_mode")
+    mode = gpu.word("compute_mode", "Default", "Prohibited", *EXCLUSIVE)
     if mode == "Prohibited":
         return "fail", "compute mode Prohibited: nobody may use it"
-    if mode in ("Exclusive_Process", "Exclusive_Thread"):
+    if mode in EXCLUSIVE:
         return "info", f"compute mode {mode}: one process at a time"
     return None
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Nodes, UnansweredError, Verdict, passed
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Nodes,
+    UnansweredError,
+    Verdict,
+    passed,
+    skipped,
+)
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.topology.inventory import gpu_list
 
@@ -12,9 +20,9 @@ from dslaunch.topology.inventory import gpu_list
 def count(a: Answers) -> tuple[int, str]:
     """How many devices ranks can have, and what they are: with MIG, its devices."""
     found = nvidia.gpus(a)
-    if any(gpu.text("mig.mode.current") == "Enabled" for gpu in found):
+    if any(gpu.on("mig.mode.current") for gpu in found):
         devices = gpu_list(a.value(nvidia.LIST)["out"])
-        whole = sum(gpu.text("mig.mode.current") != "Enabled" for gpu in found)
+        whole = sum(not gpu.on("mig.mode.current") for gpu in found)
         return whole + sum(gpu.mig for gpu in devices.values()), "MIG devices and GPUs"
     return len(found), "GPUs"
 
@@ -22,7 +30,9 @@ def count(a: Answers) -> tuple[int, str]:
 def _judge(a: Answers) -> Iterator[Verdict]:
     there, what = count(a)
     slots, bus = len(a.node.slots), nvidia.pci_gpus(a)
-    if there < slots:
+    if what != "GPUs" and there < slots <= len(nvidia.gpus(a)):
+        yield skipped("gpu.mig tells of it")
+    elif there < slots:
         found = f"{there} {what} for {slots} slots" + (
             f", {bus} on the PCI bus" if bus and what == "GPUs" else ""
         )

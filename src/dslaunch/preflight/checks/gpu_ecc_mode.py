@@ -10,7 +10,9 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
-    now, next_ = gpu.text("ecc.mode.current"), gpu.text("ecc.mode.pending")
+    now, next_ = (
+        gpu.word(f"ecc.mode.{when}", "Enabled", "Disabled") for when in ("current", "pending")
+    )
     if now != next_:
         return "fail", f"ECC is {now}, and will be {next_} after a reset"
     if now == "Disabled" and nvidia.data_centre(gpu.name):

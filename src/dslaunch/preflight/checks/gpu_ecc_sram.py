@@ -10,7 +10,7 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
-    if gpu.text("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded") == "Yes":
+    if gpu.on("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded"):
         return "fail", "uncorrected SRAM errors beyond the maker's threshold"
     errors = gpu.number("ecc.errors.uncorrected.aggregate.sram")
     if errors:

@@ -60,7 +60,7 @@ def _held(a: Answers, known: set[str]) -> list[int]:
     found = []
     for gpu in nvidia.gpus(a):
         used, total = gpu.number("memory.used") or 0, gpu.number("memory.total") or 0
-        shows = gpu.text("display_active") == "Enabled" or gpu.text("mig.mode.current") == "Enabled"
+        shows = gpu.on("display_active") or gpu.on("mig.mode.current")
         most = max(a.limits["mebibytes"], total * a.limits["per cent"] / 100)
         if used > most and not shows and gpu.text("uuid") not in known:
             found.append(gpu.index)

@@ -10,7 +10,9 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
-    now, next_ = gpu.text("mig.mode.current"), gpu.text("mig.mode.pending")
+    now, next_ = (
+        gpu.word(f"mig.mode.{when}", "Enabled", "Disabled") for when in ("current", "pending")
+    )
     if now == "Enabled":
         return "fail", "MIG is enabled"
     if next_ is not None and next_ != now:

@@ -29,11 +29,14 @@ def links(text: str) -> dict[int, Links]:
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    found = links(a.value(nvidia.NVLINK)["out"])
+    text = a.value(nvidia.NVLINK)["out"]
+    found = links(text)
     if not any(found.values()):
         yield from _without(a)
         return
     known = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
+    if known.keys() != found.keys() or _damaged(text) or len({*map(len, found.values())}) > 1:
+        raise UnansweredError("`nvidia-smi nvlink -s` cannot be read whole")
     most = max(sum(speed > 0 for speed in of.values()) for of in found.values())
     fastest = max(speed for of in found.values() for speed in of.values())
     fine = True
@@ -52,6 +55,12 @@ def _judge(a: Answers) -> Iterator[Verdict]:
             yield Verdict("warn", words, f"{fastest:g} GB/s")
     if fine:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
+
+
+def _damaged(text: str) -> bool:
+    """Whether a line is neither a GPU nor a link, or has no end."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return not text.endswith("\n") or not all(_GPU.match(x) or _LINK.match(x) for x in lines)
 
 
 def _without(a: Answers) -> Iterator[Verdict]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dslaunch.preflight.check import Check
 from dslaunch.preflight.checks import _nvidia as nvidia
 
+_STATES = tuple(f"P{at}" for at in range(16))
+
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
@@ -15,7 +17,7 @@ def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
         return "fail", f"{now:.0f} of {most:.0f} PCIe lanes"
     now, most = gpu.number("pcie.link.gen.current"), gpu.number("pcie.link.gen.max")
     # a GPU that sleeps lowers its link's speed; those in P0 do not
-    if now is not None and most is not None and now < most and gpu.text("pstate") == "P0":
+    if now is not None and most is not None and now < most and gpu.word("pstate", *_STATES) == "P0":
         return "warn", f"PCIe generation {now:.0f} of {most:.0f}"
     return None
 

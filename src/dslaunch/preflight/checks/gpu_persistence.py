@@ -10,8 +10,7 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     del limits
-    mode = gpu.text("persistence_mode")
-    return ("warn", "persistence mode is off") if mode == "Disabled" else None
+    return ("warn", "persistence mode is off") if gpu.on("persistence_mode") is False else None
 
 
 CHECK = Check(

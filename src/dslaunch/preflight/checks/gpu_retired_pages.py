@@ -9,7 +9,7 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
-    if gpu.text("retired_pages.pending") == "Yes":
+    if gpu.on("retired_pages.pending"):
         return "fail", "a page of memory waits for a reset to be retired"
     single = gpu.number("retired_pages.single_bit_ecc.count")
     double = gpu.number("retired_pages.double_bit.count")

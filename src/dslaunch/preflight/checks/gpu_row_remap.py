@@ -9,9 +9,9 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 
 def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
-    if gpu.text("remapped_rows.failure") == "Yes":
+    if gpu.on("remapped_rows.failure"):
         return "fail", "a row of memory could not be replaced"
-    if gpu.text("remapped_rows.pending") == "Yes":
+    if gpu.on("remapped_rows.pending"):
         return "fail", "a row of memory waits for a reset to be replaced"
     rows = gpu.number("remapped_rows.uncorrectable")
     if rows is not None and rows >= limits["fail"]:

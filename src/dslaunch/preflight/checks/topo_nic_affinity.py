@@ -17,7 +17,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
-from dslaunch.topology.shape import DIRECT, Near, nearest, usable
+from dslaunch.topology.shape import Near, nearest, usable
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -28,10 +28,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if len(a.scope.nodes) < 2 or not near:
         yield skipped("one node" if near else "no RDMA card")
         return
-    far: dict[str, list[int]] = {}
-    for each in near:
-        if each.link and each.link not in DIRECT:
-            far.setdefault(each.link, []).append(each.gpu)
+    far = wiring.far_from_cards(known)
     for link, gpus in far.items():
         words = f"GPU {nvidia.listed(gpus)}: the nearest card is {link} away"
         yield Verdict("warn", words, "PIX or PXB")

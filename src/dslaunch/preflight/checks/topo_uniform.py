@@ -16,10 +16,14 @@ ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     known = wiring.topologies(nodes)
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
+    far = {host for host, t in known.items() if wiring.far_from_cards(t)}
     found = compare(known)
     bad: set[str] = {host for host, _ in found.unread}
     for odd in found.odd:
-        told = odd.aspect in ELSEWHERE or (odd.aspect == "GPU links" and odd.host in broken)
+        told = odd.aspect in ELSEWHERE or odd.host in {
+            "GPU links": broken,
+            "GPU-NIC links": far,
+        }.get(odd.aspect, ())
         if not told:
             bad.add(odd.host)
             words = f"{odd.aspect}: {odd.difference}"
