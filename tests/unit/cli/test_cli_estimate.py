@@ -1,0 +1,125 @@
+"""`dslaunch estimate`, and the functions of `config init` and `config examples`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dslaunch.cli import config_init
+from dslaunch.deepspeed.storage import parse
+
+Call = Callable[..., CompletedProcess[str]]
+POD = ("--nodes", "2", "--gpus-per-node", "8")
+SEVEN = ("estimate", "--params", "7e9", "--largest-layer", "65e6", *POD)
+ROOM = ("--gpu-memory", "80GB", "--cpu-memory", "1TB")
+
+
+def test_the_recommendation_is_the_last_line(dslaunch: Call) -> None:
+    done = dslaunch(*SEVEN, *ROOM)
+    assert done.returncode == 0
+    assert "-> ZeRO-1: the fastest that fits, 31.9 GiB of each GPU" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_has_the_same_in_bytes(dslaunch: Call) -> None:
+    data = json.loads(dslaunch(*SEVEN, *ROOM, "--bandwidth", "100Gbit", "--json").stdout)
+    assert data["recommendation"]["strategy"]["stage"] == 1
+    assert data["limits"]["gpu"] == 80_000_000_000
+    assert data["strategies"][1]["seconds"] == pytest.approx(3.15)
+
+
+def test_a_config_json_gives_activations_too(dslaunch: Call, directory: Path) -> None:
+    config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}
+    (directory / "config.json").write_text(
+        json.dumps({**config, "n_positions": 1024, "vocab_size": 50257})
+    )
+    data = json.loads(dslaunch("estimate", str(directory), "--json").stdout)
+    assert data["model"]["params"] == 124_439_808
+    assert data["strategies"][0]["activations"]["full"] > 0
+
+
+def test_nodes_and_gpus_come_from_a_cluster_file(dslaunch: Call, cluster_file: Path) -> None:
+    words = ("estimate", "--params", "7e9", "--largest-layer", "65e6", "--json")
+    data = json.loads(dslaunch(*words, "--cluster", str(cluster_file)).stdout)
+    assert data["machines"] == {"nodes": 2, "gpus_per_node": 8}
+    fewer = json.loads(dslaunch(*words, "--cluster", str(cluster_file), "--nodes", "1").stdout)
+    assert fewer["machines"]["nodes"] == 1
+
+
+@pytest.mark.parametrize("target", ["hf", "native"])
+def test_the_recommended_config_is_written(dslaunch: Call, directory: Path, target: str) -> None:
+    tight = ("--gpu-memory", "10GB", "--cpu-memory", "200GB")
+    done = dslaunch(*SEVEN, *tight, "--write", "ds.json", "--for", target)
+    assert done.stderr == "wrote ds.json\n"
+    zero = parse((directory / "ds.json").read_text(), "ds.json")["zero_optimization"]
+    assert zero["stage"] == 3
+    assert zero["offload_optimizer"]["device"] == "cpu"
+
+
+def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, directory: Path) -> None:
+    words = (*SEVEN, "--svg", "a.svg", "--html", "a.html")
+    assert dslaunch(*words).returncode == 0
+    assert (directory / "a.svg").read_text().startswith("<svg")
+    assert (directory / "a.html").read_text().startswith("<!doctype html>")
+    again = dslaunch(*words)
+    assert again.returncode == 2
+    assert "a.svg: is there already" in again.stderr
+    assert dslaunch(*words, "--force").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--params", "7e9"), "--params and --largest-layer are needed"),
+        (("--params", "7e9", "--largest-layer", "8e9"), "cannot have more than all"),
+        (("x.json", "--params", "7e9"), "not both"),
+        (("nowhere",), "nowhere: No such file"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--precision", "int8"), "`int8` is none"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "`x` is none"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--gpu-memory", "80"), "no amount"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--write", "a"), "no recommendation"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--svg", "no/a.svg"), "--svg no/a.svg"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    dslaunch: Call, words: tuple[str, ...], message: str
+) -> None:
+    done = dslaunch("estimate", *words)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def called(*words: str) -> Any:
+    app = typer.Typer(rich_markup_mode=None)
+    app.command("init")(config_init.init)
+    app.command("examples")(config_init.examples)
+    return CliRunner().invoke(app, words)
+
+
+def test_init_prints_a_config_with_comments() -> None:
+    done = called("init", "--stage", "2", "--offload", "cpu", "--precision", "bf16", "--for", "hf")
+    assert done.exit_code == 0
+    read = json.loads(done.stdout)
+    assert read["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert "zero_optimization.stage" in read["_comment"]
+
+
+def test_init_writes_a_file_where_none_is(directory: Path) -> None:
+    assert called("init", "--for", "native", "-o", "ds.json").exit_code == 0
+    assert parse((directory / "ds.json").read_text(), "ds.json")["bf16"] == {"enabled": True}
+    assert "is there already" in str(called("init", "-o", "ds.json").exception)
+
+
+def test_examples_lists_greps_and_prints() -> None:
+    assert "native-lamb-fp16" in called("examples", "--grep", "Lamb").stdout
+    assert json.loads(called("examples", "hf-zero3-bf16").stdout)["bf16"]["enabled"] == "auto"
+    assert len(json.loads(called("examples", "--json").stdout)) > 10
+    assert "no example has `qwerty`" in called("examples", "--grep", "qwerty").stderr
