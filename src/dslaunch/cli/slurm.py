@@ -208,10 +208,10 @@ class Order:
         screen = screens.make((), json=show[0], ranks=show[1])
         if detach:
             record.let_go()
-            ui.say(f"job {made.number} is submitted")
-            screen.detached(made.directory.name)
+            ui.say(f"dslaunch: job {made.number} is submitted")
+            _goes_on(made, json=show[0])
         else:
-            _follow(client, made, record, screen)
+            _follow(client, made, record, screen, json=show[0])
 
 
 def explained(error: RefusedError, file: Path | None) -> DslaunchError:
@@ -225,7 +225,12 @@ def explained(error: RefusedError, file: Path | None) -> DslaunchError:
 
 
 def _follow(
-    client: Client, made: Submitted, record: Record, screen: JsonScreen | TerminalScreen
+    client: Client,
+    made: Submitted,
+    record: Record,
+    screen: JsonScreen | TerminalScreen,
+    *,
+    json: bool,
 ) -> None:
     """Stay to the end. Ctrl-C cancels the job, a second one leaves; so does a closed terminal,
     and the job goes on."""
@@ -241,11 +246,23 @@ def _follow(
         outcome = follow(client, made, watch, _tell, until=lambda: wishes.leave)
     if outcome is None:
         record.let_go()
-        screen.detached(made.directory.name)
+        _goes_on(made, json=json)
         raise typer.Exit(130)
     record.close(asdict(outcome))
     screen.outcome(outcome, made.directory)
     raise typer.Exit(outcome.exit_code)
+
+
+def _goes_on(made: Submitted, *, json: bool) -> None:
+    """Say how to look after it; for programs, what it is called."""
+    run = made.directory.name
+    if json:
+        import json as jsonlib
+
+        ui.result(jsonlib.dumps({"kind": "detached", "run": run, "job": made.number}))
+        return
+    for what, command in (("output", "logs -f"), ("state", "status"), ("end", "stop")):
+        ui.say(f"  {what:<10} dslaunch {command} {run}")
 
 
 def _tell(words: str) -> None:

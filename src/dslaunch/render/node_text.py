@@ -92,7 +92,7 @@ class Start:
     before: tuple[str, ...] = ()
 
 
-def node_text(seat: Seat, signal: str | None) -> str:
+def node_text(seat: Seat, notice: Notice | None) -> str:
     """The text for `bash -c`, with no newline at the end."""
     launch, group, node = seat.launch, seat.group, seat.group.node
     start = STEPS[launch.job.launcher](seat)
@@ -105,7 +105,7 @@ def node_text(seat: Seat, signal: str | None) -> str:
     lines += _activated(node.activate)
     lines += start.before
     direct = launch.job.launcher == "direct"
-    lines += _signalled(start.command, signal, direct) if signal else [_exec(start.command)]
+    lines += _signalled(start.command, notice, direct) if notice else [_exec(start.command)]
     return "\n".join(lines)
 
 
@@ -123,28 +123,43 @@ def _exec(command: Command) -> str:
     return wrapped(Command(("exec", *command.argv)))
 
 
-def _signalled(command: Command, signal: str, direct: bool) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the ranks get before the time limit."""
+
+    signal: str
+    requeue: int
+    """How often the job may start again after it."""
+
+
+def _signalled(command: Command, notice: Notice, direct: bool) -> list[str]:
     """Start it so that ranks get a signal, and only those that handle it notice.
 
     Launchers must not: torch's would give its ranks 30 seconds and kill them (torch 2.13,
     distributed/elastic/agent/server/api.py), DeepSpeed's would just die. A signal that is
     ignored when a program starts stays so in what it starts, until that sets a handler; so
-    ranks without one do not die of it either (submitit #1793).
+    ranks without one do not die of it either (submitit #1793). SLURM signals the task alone, or
+    all that it started, by its configuration (proctrack); so each rank may get it twice.
+
+    Who has saved and ends badly must not have the others killed before they have saved, so it
+    ends well where the job starts again anyway.
     """
-    if direct:
-        return [f"trap '' {signal} # until the rank sets a handler", _exec(command)]
+    name, child = notice.signal, "rank" if direct else "launcher"
+    ranks = f'"${child}"' if direct else f'$(cat "/proc/${child}/task/${child}/children")'
+    start = f"((${{SLURM_RESTART_COUNT:-0}} < {notice.requeue}))"
     return [
-        f"trap '' {signal} # for the launcher; its ranks may set a handler",
+        f"trap '' {name} # until {'the' if direct else 'a'} rank sets a handler",
         f"{wrapped(command)} &",
-        "launcher=$! asked=0",
-        'ranks() { cat "/proc/$launcher/task/$launcher/children"; }',
-        f"trap 'asked=$((asked + 1)); kill -{signal} $(ranks)' {signal}",
-        "trap 'asked=$((asked + 1)); kill \"$launcher\"' TERM",
+        f"{child}=$! asked=0 warned=false",
+        f"trap 'asked=$((asked + 1)) warned=true; kill -{name} {ranks}' {name}",
+        f"trap 'asked=$((asked + 1)); kill \"${child}\"' TERM",
         "while :; do",
         "  seen=$asked",
-        '  wait "$launcher"; code=$?',
-        '  [ "$seen" = "$asked" ] && exit "$code"',
+        f'  wait "${child}"; code=$?',
+        '  [ "$seen" != "$asked" ] || break',
         "done",
+        *([f"! $warned || ! {start} || exit 0"] if notice.requeue else []),
+        'exit "$code"',
     ]
 
 

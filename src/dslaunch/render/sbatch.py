@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var
-from dslaunch.render.node_text import STEPS, Group, Seat, node_text, wrapped
+from dslaunch.render.node_text import STEPS, Group, Notice, Seat, node_text, wrapped
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:
@@ -262,9 +262,11 @@ class Part:
 
 
 def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
+    signal = signal_name(batch.slurm)
+    notice = Notice(signal, batch.slurm.requeue) if signal else None
     for number, group in enumerate(groups):
         seat = Seat(batch.launch, group, groups, batch.slurm.master_suffix)
-        text = node_text(seat, signal_name(batch.slurm))
+        text = node_text(seat, notice)
         end = "END"
         while end in text.splitlines():
             end += "_"

@@ -41,19 +41,20 @@ on_each_node=$(
   cat <<'END'
 export NCCL_SOCKET_IFNAME='=eth0'
 cd /fsx/team/train || exit
-trap '' USR1 # for the launcher; its ranks may set a handler
+trap '' USR1 # until a rank sets a handler
 python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --resume auto &
-launcher=$! asked=0
-ranks() { cat "/proc/$launcher/task/$launcher/children"; }
-trap 'asked=$((asked + 1)); kill -USR1 $(ranks)' USR1
+launcher=$! asked=0 warned=false
+trap 'asked=$((asked + 1)) warned=true; kill -USR1 $(cat "/proc/$launcher/task/$launcher/children")' USR1
 trap 'asked=$((asked + 1)); kill "$launcher"' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
-  [ "$seen" = "$asked" ] && exit "$code"
+  [ "$seen" != "$asked" ] || break
 done
+! $warned || ! ((${SLURM_RESTART_COUNT:-0} < 3)) || exit 0
+exit "$code"
 END
 )
 
