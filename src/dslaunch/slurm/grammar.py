@@ -71,7 +71,7 @@ SBATCH = Grammar(
     SHORT | {"W": "wait"},
     COMMON_FLAGS | {"no-requeue", "parsable", "requeue", "wait", "test-only"},
     OPTIONAL,
-    VALUES | {"wrap", "batch", "kill-on-invalid-dep", "open-mode"},
+    VALUES | {"wrap", "batch", "kill-on-invalid-dep", "open-mode", "wait-all-nodes"},
 )
 SRUN = Grammar(
     SHORT
@@ -88,7 +88,8 @@ SRUN = Grammar(
     | _names(
         "bcast bcast-exclude epilog jobid het-group mpi prolog relative slurmd-debug task-epilog "
         "task-prolog threads wait open-mode container-image container-mounts container-workdir "
-        "container-name container-env container-remap-root pack-group"
+        "container-name container-env container-remap-root pack-group accel-bind cpu-bind "
+        "msg-timeout"
     ),
 )
 TORCHRUN = Grammar(

@@ -52,11 +52,16 @@ class Script:
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
         self.commands = read(Text.of_file(self.text))
         first = min((c.place for c in self.commands), default=len(self.text))
+        quoted = [extent for command in self.commands for extent in _extents(command)]
         found = [
             _line(self.text, begin) for begin in self.begins if _is_directive(self.text, begin)
         ]
         self.lines = tuple(line for line in found if line.place < first)
-        self.late = tuple(line for line in found if line.place > first)
+        self.late = tuple(
+            line
+            for line in found
+            if line.place > first and not any(a <= line.place < b for a, b in quoted)
+        )
         self.assigned = {}
         for command in self.commands:
             for one in command.all_assignments():
@@ -214,6 +219,13 @@ class Script:
                         yield Literal(result.text, result.places, quote)
                     else:
                         yield result
+
+
+def _extents(command: Command) -> Iterator[tuple[int, int]]:
+    """Where a command's words and its here-document are: a `#` in there begins no comment."""
+    yield command.place, command.end
+    if command.document is not None:
+        yield command.document.places[0], command.document.places[-1]
 
 
 def _is_directive(text: str, begin: int) -> bool:

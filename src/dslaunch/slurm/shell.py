@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 from dslaunch.slurm.words import (
     ASSIGNED,
@@ -29,6 +30,9 @@ OPENS = {"if", "case", "do", "{"}
 CLOSES = {"fi", "esac", "done", "}"}
 RESERVED = OPENS | CLOSES | {"then", "elif", "else", "while", "until", "!", "time"}
 ESCAPED_IN_QUOTES = '$`"\\\n'
+UNQUOTED = re.compile(rf"[^\s\\'\"$`{HELD}|&;()<>#]*")
+QUOTED = re.compile(rf"[^\\\"$`{HELD}]*")
+"""Characters that mean nothing special, outside and inside double quotes."""
 PAIRS = {"(": ")", "{": "}"}
 
 
@@ -222,7 +226,7 @@ class _Reader:
         if char == '"':
             self.at += 1
             return self.quoted(until='"') or [Literal("", (), '"')]
-        return [self.expansion(quoted=False) or self.one("")]
+        return [self.expansion(quoted=False) or self.plain(UNQUOTED, "")]
 
     def quoted(self, until: str) -> list[Piece]:
         """Up to the closing quote, with expansions."""
@@ -234,13 +238,16 @@ class _Reader:
                 if after != "\n":
                     pieces.append(self.literal(self.at - 1, self.at, '"'))
             else:
-                pieces.append(self.expansion(quoted=True) or self.one('"'))
+                pieces.append(self.expansion(quoted=True) or self.plain(QUOTED, '"'))
         self.at = min(self.at + 1, len(self.chars))
         return _joined(pieces)
 
-    def one(self, quote: str) -> Literal:
-        self.at += 1
-        return self.literal(self.at - 1, self.at, quote)
+    def plain(self, ordinary: re.Pattern[str], quote: str) -> Literal:
+        """One character, and the ordinary ones behind it."""
+        start = self.at
+        match = ordinary.match(self.chars, start + 1)
+        self.at = match.end() if match else start + 1
+        return self.literal(start, self.at, quote)
 
     def literal(self, start: int, end: int, quote: str) -> Literal:
         return Literal(self.text.raw(start, end), tuple(self.text.places[start:end]), quote)
@@ -303,10 +310,12 @@ class _Reader:
 def _joined(pieces: list[Piece]) -> list[Piece]:
     """Neighbouring literals of one kind as one."""
     joined: list[Piece] = []
-    for piece in pieces:
-        last = joined[-1] if joined else None
-        if isinstance(piece, Literal) and isinstance(last, Literal) and last.quote == piece.quote:
-            joined[-1] = Literal(last.text + piece.text, last.places + piece.places, piece.quote)
+    for quote, group in groupby(pieces, lambda p: p.quote if isinstance(p, Literal) else None):
+        same = list(group)
+        literals = [piece for piece in same if isinstance(piece, Literal)]
+        if quote is None or len(literals) == 1:
+            joined += same
         else:
-            joined.append(piece)
+            text = "".join(piece.text for piece in literals)
+            joined.append(Literal(text, tuple(chain(*(p.places for p in literals))), quote))
     return joined

@@ -139,7 +139,7 @@ class Word:
                     pieces.append(Literal(*rest, piece.quote))
             else:
                 pieces.append(piece)
-        place = next((_place(piece) for piece in pieces), self.end)
+        place = next((at for piece in pieces for at in _places(piece)), self.end)
         return Word(tuple(pieces), place, self.end, self.array)
 
     def text(self) -> Text:
@@ -158,8 +158,8 @@ class Word:
         return Text("".join(chars), (*places, self.end), held)
 
 
-def _place(piece: Piece) -> int:
-    return piece.places[0] if isinstance(piece, Literal) else piece.place
+def _places(piece: Piece) -> tuple[int, ...]:
+    return piece.places[:1] if isinstance(piece, Literal) else (piece.place,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def _unset(
     certain = gpus and script.text[at : at + len(name)] == name
     return script.remark(
         "unset-variable",
-        "warning",
+        "info" if name == "SLURM_ARRAY_TASK_ID" else "warning",
         expansion.place,
         f"SLURM sets {name} only for jobs with --{option}, which this one does not ask for",
         fix="SLURM_GPUS_ON_NODE is always there" if gpus else f"#SBATCH --{option}=...",

@@ -128,7 +128,7 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
         return
     for given in addresses(reading):
         for expansion in given.value.expansions:
-            if "NODELIST" in expansion.raw and not _runs(expansion, "scontrol"):
+            if _cuts_list(expansion):
                 yield script.remark(
                     "node-list-as-name",
                     "error",
@@ -147,6 +147,15 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
                     fix='scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p',
                     source="pith-train pull request 47",
                 )
+
+
+def _cuts_list(expansion: Expansion) -> bool:
+    """Whether it is the node list itself, or something cut out of it as text."""
+    if not re.search(r"SLURM_(JOB_)?NODELIST", expansion.raw):
+        return False
+    cuts = ("cut", "awk", "sed", "tr", "echo")
+    commands = read(expansion.commands) if expansion.commands else ()
+    return not commands or all(command.name in cuts for command in commands)
 
 
 def own_addresses(reading: Reading) -> Iterator[Remark]:

@@ -126,6 +126,7 @@ FRAGMENTS = (
     "MASTER_PORT=29500",
     "X=(",
     'X="$X" ',
+    'Y=""$X',
     "$X ",
     "set -e\n",
     "trap a USR1\n",
