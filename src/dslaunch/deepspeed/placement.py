@@ -104,7 +104,10 @@ def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ..
         ]
         missing = tuple(path for path in wanted if not _has(checkpoint, path, host))
         if missing:
-            copies = {path: checkpoint.files.get(path, ()) for path in missing}
+            copies = {
+                path: [c for c in checkpoint.files.get(path, ()) if not c.broken]
+                for path in missing
+            }
             nowhere = tuple(path for path in missing if not copies[path])
             holders = {copy.host for some in copies.values() for copy in some}
             found.append(Lacking(host, placement.ranks, missing, nowhere, tuple(sorted(holders))))

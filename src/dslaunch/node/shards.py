@@ -14,6 +14,7 @@ import json
 import os
 import pickle
 import struct
+import time
 import zipfile
 import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -53,9 +54,13 @@ def do(argument: Answer) -> Any:
 
 
 def survey(argument: Answer) -> Answer:
-    """All checkpoints below `path`: their files, and what one shard of each says of the whole."""
+    """All checkpoints below `path`: their files, and what one shard of each says of the whole.
+
+    Raises ValueError for a tree that is too large, or takes longer than `seconds`.
+    """
     top = argument["path"]
-    found = [_describe(top, directory) for directory in _tag_directories(top)]
+    until = time.monotonic() + argument.get("seconds", 600)
+    found = [_describe(top, directory) for directory in _tag_directories(top, until)]
     roots = sorted({checkpoint["root"] for checkpoint in found} | {"."})
     latest = {root: _text(os.path.join(top, root, "latest")) for root in roots}
     return {
@@ -72,12 +77,14 @@ def _ranks_path(top: str) -> str:
     return os.path.join(above, f".dslaunch-ranks.{name}.json")
 
 
-def _tag_directories(top: str) -> Iterator[str]:
+def _tag_directories(top: str, until: float) -> Iterator[str]:
     """Directories below `top` that hold shards. Links to directories are not followed."""
     for visited, (directory, below, names) in enumerate(os.walk(top)):
         depth = len(os.path.relpath(directory, top).split(os.sep))
         if visited > MOST_DIRECTORIES:
             raise ValueError(f"more than {MOST_DIRECTORIES} directories below {top}")
+        if time.monotonic() > until:
+            raise ValueError(f"looking through {top} takes too long")
         if any(is_shard(name) for name in names):
             below.clear()
             yield directory

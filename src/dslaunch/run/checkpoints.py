@@ -13,8 +13,8 @@ from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_path
-from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError
-from dslaunch.run.places import LONG, NodePlace, Place, result, survey
+from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.run.places import LONG, NodePlace, Place, PlaceError, result, survey
 from dslaunch.run.reach import Reached, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
 
@@ -55,6 +55,12 @@ def _holdings(
     offsets: Mapping[str, float],
     failures: Mapping[str, NodeFailure],
 ) -> Holdings:
+    if any(c["tag"] == "." for survey in told.values() for c in survey["checkpoints"]):
+        where = next(iter(told.values()))["path"]
+        raise UsageError(
+            f"{where} is the directory of one checkpoint",
+            hint="name the one above it, in which `latest` is, and the checkpoint with --tag",
+        )
     return Holdings(
         {place.name: place for place in places},
         {host: survey["path"] for host, survey in told.items()},
@@ -76,13 +82,14 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
         for path in missing
         for copy in checkpoint.files.get(path, ())
     ]
-    what = f"{checkpoint.name} is incomplete: {some} of {len(checkpoint.wanted())} shards"
+    count = f"{len(missing)} of {len(checkpoint.wanted())} shards are"
+    what = f"{checkpoint.name} is incomplete: {count} on no node, or broken: {some}"
     if holdings.failures:
         silent = [f"{failure.host}: {failure.message}" for failure in holdings.failures.values()]
-        what = "\n".join([f"{what} on no node that answered", *silent, *broken])
+        what = "\n".join([what, *broken, *silent])
         raise PreflightError(what, hint="bring those nodes back, or choose an older --tag")
     raise PreflightError(
-        "\n".join([f"{what} on no node", *broken]),
+        "\n".join([what, *broken]),
         hint="choose an older --tag; `dslaunch checkpoint ls` shows which are complete",
     )
 
@@ -217,7 +224,10 @@ def check_apart(reached: Reached, directory: str) -> None:
     mark = f".dslaunch-{secrets.token_hex(8)}"
     names = {host: f"{mark}-{number}" for number, host in enumerate(reached.sessions)}
     for host, session in reached.sessions.items():
-        session.ask(nonce_write={"paths": [directory], "name": names[host]}).result(30)
+        asked = session.ask(nonce_write={"paths": [directory], "name": names[host]})
+        written = result(asked)["nonce_write"]["value"][directory]
+        if written["error"]:
+            raise PlaceError(f"{host}: {written['path']}: {written['error']}")
     seen = ask(reached, nonce_read={"paths": [directory], "names": list(names.values())})
     for host, session in reached.sessions.items():
         session.ask(nonce_remove={"paths": [directory], "name": names[host]})

@@ -16,7 +16,8 @@ from dslaunch.launch.interpreter import interpreter
 from dslaunch.run.places import Place, result
 from dslaunch.run.shards import SPARE, in_words
 
-CONVERTER = ("-m", "deepspeed.utils.zero_to_fp32")
+CONVERTER = ("-W", "ignore::RuntimeWarning:runpy", "-m", "deepspeed.utils.zero_to_fp32")
+"""Python warns that DeepSpeed imports its own converter first, which does no harm."""
 FP32 = 4
 """Bytes of a parameter."""
 COPIES, ALWAYS = 2.2, 300 << 20

@@ -22,6 +22,8 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
 
 NAME = "checkpoints"
+LOOK = 10.0
+"""Seconds that a node may look for checkpoints; a start does not fail because of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class _Settling:
     interrupts: Interrupts
 
     def settle(self, job: Job, decided: Decided) -> Decided:
-        answers = self.ask([{"do": "survey", "path": self.directory}] * len(self.sessions))
+        answers = self.ask(
+            [{"do": "survey", "path": self.directory, "seconds": LOOK}] * len(self.sessions)
+        )
         failed = [f"{h}: {a['error']}" for h, a in answers.items() if "error" in a]
         if failed:
             unknown = Decision(

@@ -229,6 +229,13 @@ def test_a_spare_lacks_what_the_lost_node_had() -> None:
     )
 
 
+def test_a_broken_shard_is_on_no_node() -> None:
+    surveys = two_nodes(2)
+    surveys["b"]["checkpoints"][0]["files"][0]["broken"] = "cut short"
+    (lack,) = lacking(only(surveys), allocation("a", "b"))
+    assert lack.nowhere == (f"t/{optimizer_name(2, 0)}",)
+
+
 def test_an_older_shard_of_the_same_name_does_not_do() -> None:
     surveys = two_nodes(2, at=100)
     name = f"t/{optimizer_name(0, 0)}"

@@ -120,6 +120,11 @@ def test_more_directories_than_can_be_looked_through_are_refused(
         survey(tmp_path)
 
 
+def test_looking_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="takes too long"):
+        shards.do({"do": "survey", "path": str(tmp_path), "seconds": -1})
+
+
 # ---------------------------------------------------------------- moving
 
 
