@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dslaunch.preflight.check import (
     Answers,
@@ -94,7 +95,7 @@ def then(**more: Question) -> Callable[[Nodes], Mapping[str, Asked]]:
 
 def has_driver(a: Answers) -> bool:
     """Whether nvidia-smi can be asked: there is one, or a loaded driver."""
-    return bool(a.has("which") and a["which"]["nvidia-smi"]) or bool(
+    return bool(a.has("which") and a["which"].get("nvidia-smi")) or bool(
         a.has("driver") and a["driver"]
     )
 
@@ -162,8 +163,8 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """What its maker calls it."""
-        return self.text("name") or "GPU"
+        """What its maker calls it; `GPU` where nvidia-smi does not say."""
+        return self.fields.get("name") or "GPU"
 
 
 def rows(text: str) -> tuple[Gpu, ...]:
@@ -234,7 +235,7 @@ _CODES = {
 def trouble(a: Answers) -> Verdict | None:
     """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
     if not has_driver(a):
-        found = f"{_counted(pci_gpus(a))} on the PCI bus, and no NVIDIA driver"
+        found = f"{counted(pci_gpus(a))} on the PCI bus, and no NVIDIA driver"
         fix = "install the NVIDIA driver, or see `dkms status` after an update of the kernel"
         return Verdict("fail", found, "a loaded driver", fix, "lspci -d 10de:")
     try:
@@ -275,19 +276,34 @@ def _first(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line[:80])
 
 
-def _counted(number: int) -> str:
+def counted(number: int) -> str:
+    """A number of GPUs in words."""
     return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
 # ---------------------------------------------------------------- judging
 
 Judge = Callable[[Answers], Iterable[Verdict]]
+NONE = "no NVIDIA GPU"
+
+
+def absent(a: Answers) -> bool:
+    """Whether the node has no NVIDIA GPU.
+
+    nvidia-smi alone is no GPU: images for all nodes of a cluster have it too.
+    """
+    if not has_driver(a):
+        return not pci_gpus(a)
+    if not a.has("pci") or a["pci"] or (a.has("driver") and a["driver"]):
+        return False
+    answer = a.recorded.get(QUERY.key, {}).get("value", {})
+    return answer.get("code") in (6, 9, 12)
 
 
 def silent(a: Answers) -> str | None:
     """Why a check has nothing to judge here; None: it has. `gpu.driver-up` tells of trouble."""
-    if not has_driver(a) and not pci_gpus(a):
-        return "no NVIDIA GPU"
+    if absent(a):
+        return NONE
     return "the driver is not up" if trouble(a) else None
 
 
@@ -302,6 +318,21 @@ def where_up(judge: Judge) -> Judge:
             yield from judge(a)
 
     return judged
+
+
+T = TypeVar("T")
+
+
+def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], list[Verdict]]:
+    """What is to be compared, of the nodes whose driver answers; and whose cannot be told."""
+    found: dict[str, T] = {}
+    untold = []
+    for host, a in up(nodes).items():
+        try:
+            found[host] = of(a)
+        except UnansweredError as error:
+            untold.append(Verdict("unknown", str(error), hosts=(host,)))
+    return found, untold
 
 
 def up(nodes: Nodes) -> dict[str, Answers]:

@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Nodes, Verdict
+from dslaunch.preflight.check import Answers, Check, Nodes, Verdict
 from dslaunch.preflight.checks import _nvidia as nvidia
+
+
+def _clocks(a: Answers) -> list[tuple[int, str, float]]:
+    """Of the GPUs that tell it: their highest clock in MHz."""
+    told = [(gpu.index, gpu.name, gpu.number("clocks.max.sm")) for gpu in nvidia.gpus(a)]
+    return [(index, name, clock) for index, name, clock in told if clock is not None]
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """Each GPU with most of its name: kinds are compared elsewhere."""
-    found = {host: nvidia.gpus(a) for host, a in nvidia.up(nodes).items()}
-    every = Counter((g.name, g.number("clocks.max.sm")) for gpus in found.values() for g in gpus)
-    usual: dict[str, float | None] = {}
+    found, untold = nvidia.each_node(nodes, _clocks)
+    yield from untold
+    every = Counter((name, clock) for gpus in found.values() for _, name, clock in gpus)
+    usual: dict[str, float] = {}
     for (name, clock), _ in every.most_common():
         usual.setdefault(name, clock)
     fine = []
     for host, gpus in found.items():
-        odd = [gpu for gpu in gpus if gpu.number("clocks.max.sm") != usual[gpu.name]]
+        odd = [gpu for gpu in gpus if gpu[2] != usual[gpu[1]]]
         if odd:
-            clock, common = odd[0].number("clocks.max.sm"), usual[odd[0].name]
-            words = f"GPU {nvidia.listed(g.index for g in odd)}: at most {clock or 0:.0f} MHz"
-            yield Verdict("warn", words, f"{common or 0:.0f} MHz as most", hosts=(host,))
+            _, name, clock = odd[0]
+            words = f"GPU {nvidia.listed(index for index, _, _ in odd)}: at most {clock:.0f} MHz"
+            yield Verdict("warn", words, f"{usual[name]:.0f} MHz as most", hosts=(host,))
         else:
             fine.append(host)
     if fine:

@@ -8,7 +8,6 @@ from dslaunch.preflight.check import (
     Answers,
     Check,
     Nodes,
-    UnansweredError,
     Verdict,
     passed,
     skipped,
@@ -24,20 +23,20 @@ def count(a: Answers) -> tuple[int, str]:
         devices = gpu_list(a.value(nvidia.LIST)["out"])
         whole = sum(not gpu.on("mig.mode.current") for gpu in found)
         return whole + sum(gpu.mig for gpu in devices.values()), "MIG devices and GPUs"
-    return len(found), "GPUs"
+    return len(found), "GPU" if len(found) == 1 else "GPUs"
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
     there, what = count(a)
     slots, bus = len(a.node.slots), nvidia.pci_gpus(a)
-    if what != "GPUs" and there < slots <= len(nvidia.gpus(a)):
+    if what.startswith("MIG") and there < slots <= len(nvidia.gpus(a)):
         yield skipped("gpu.mig tells of it")
     elif there < slots:
         found = f"{there} {what} for {slots} slots" + (
-            f", {bus} on the PCI bus" if bus and what == "GPUs" else ""
+            f", {bus} on the PCI bus" if bus and what.startswith("GPU") else ""
         )
         yield Verdict("fail", found, f"{slots} GPUs")
-    elif what == "GPUs" and there < bus:
+    elif what.startswith("GPU") and there < bus:
         found = f"the driver shows {there} of {bus} GPUs on the PCI bus"
         yield Verdict("warn", found, "all of them")
     elif there > slots:
@@ -49,19 +48,11 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """A node without any GPU among nodes that have some."""
-    without = tuple(h for h, a in nodes.items() if nvidia.silent(a) == "no NVIDIA GPU")
+    without = tuple(h for h, a in nodes.items() if nvidia.silent(a) == nvidia.NONE)
     if without and nvidia.up(nodes):
-        hosts = [h for h in without if _answered(nodes[h])]
+        hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:
-            found, expected = "no NVIDIA GPU and no driver", "GPUs as the other nodes have"
-            yield Verdict("fail", found, expected, hosts=tuple(hosts))
-
-
-def _answered(a: Answers) -> bool:
-    try:
-        return a["which"]["nvidia-smi"] is None and not a["pci"]
-    except UnansweredError:
-        return False
+            yield Verdict("fail", nvidia.NONE, "GPUs as the other nodes have", hosts=hosts)
 
 
 CHECK = Check(

@@ -10,9 +10,9 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """The query's field: the banner's word for it changed with driver 610."""
-    up = nvidia.up(nodes)
-    told = {h: [gpu.text("driver_version") for gpu in nvidia.gpus(a)] for h, a in up.items()}
-    versions = {host: version for host, (version, *_) in told.items() if version}
+    told, untold = nvidia.each_node(nodes, lambda a: nvidia.gpus(a)[0].text("driver_version"))
+    yield from untold
+    versions = {host: version for host, version in told.items() if version}
     odd: set[str] = set()
     for version, hosts, common, number in odd_ones(versions):
         odd |= {*hosts}

@@ -9,8 +9,8 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if not nvidia.has_driver(a) and not nvidia.pci_gpus(a):
-        yield skipped("no NVIDIA GPU")
+    if nvidia.absent(a):
+        yield skipped(nvidia.NONE)
     elif wrong := nvidia.trouble(a):
         yield wrong
     else:

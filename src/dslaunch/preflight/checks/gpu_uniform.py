@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Nodes, Verdict, odd_ones
+from dslaunch.preflight.check import Answers, Check, Nodes, Verdict, odd_ones
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 
-def _kinds(gpus: tuple[nvidia.Gpu, ...]) -> str:
-    """Models with their memory. It differs by some MiB from driver to driver: compared in steps."""
-    kinds = {(gpu.name, _memory(gpu)) for gpu in gpus}
-    return " and ".join(f"{name}{memory}" for name, memory in sorted(kinds))
+def _told(a: Answers) -> tuple[str, dict[int, str]]:
+    """Models with their memory, and the GPUs' firmware.
+
+    Memory differs by some MiB from driver to driver: it is compared in steps.
+    """
+    gpus = nvidia.gpus(a)
+    kinds = {(gpu.text("name") or "GPU", _memory(gpu)) for gpu in gpus}
+    words = " and ".join(f"{name}{memory}" for name, memory in sorted(kinds))
+    return words, {gpu.index: gpu.text("vbios_version") or "none" for gpu in gpus}
 
 
 def _memory(gpu: nvidia.Gpu) -> str:
@@ -21,8 +26,9 @@ def _memory(gpu: nvidia.Gpu) -> str:
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    found = {host: nvidia.gpus(a) for host, a in nvidia.up(nodes).items()}
-    kinds = {host: _kinds(gpus) for host, gpus in found.items()}
+    found, untold = nvidia.each_node(nodes, _told)
+    yield from untold
+    kinds = {host: kind for host, (kind, _) in found.items()}
     bad: set[str] = set()
     for host, kind in kinds.items():
         if " and " in kind:
@@ -31,22 +37,20 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     for kind, hosts, common, _ in odd_ones({h: k for h, k in kinds.items() if h not in bad}):
         bad |= {*hosts}
         yield Verdict("fail", kind, common, hosts=hosts)
-    good = {host: gpus for host, gpus in found.items() if host not in bad}
+    good = {host: versions for host, (_, versions) in found.items() if host not in bad}
     yield from _firmware(good)
 
 
-def _firmware(found: dict[str, tuple[nvidia.Gpu, ...]]) -> Iterator[Verdict]:
-    every = Counter(gpu.text("vbios_version") for gpus in found.values() for gpu in gpus)
+def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Verdict]:
+    every = Counter(version for versions in found.values() for version in versions.values())
     if not every:
         return
     common = every.most_common(1)[0][0]
     fine = []
-    for host, gpus in found.items():
-        odd = [gpu for gpu in gpus if gpu.text("vbios_version") != common]
+    for host, versions in found.items():
+        odd = {index: version for index, version in versions.items() if version != common}
         if odd:
-            versions = ", ".join(sorted({gpu.text("vbios_version") or "none" for gpu in odd}))
-            numbers = nvidia.listed(gpu.index for gpu in odd)
-            words = f"GPU {numbers}: VBIOS {versions}"
+            words = f"GPU {nvidia.listed(odd)}: VBIOS {', '.join(sorted({*odd.values()}))}"
             yield Verdict("warn", words, f"{common} as most", _FLASH, hosts=(host,))
         else:
             fine.append(host)
