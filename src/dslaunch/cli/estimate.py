@@ -37,14 +37,17 @@ def estimate(
         bool, typer.Option("--meta", help="Count with torch and transformers, without weights.")
     ] = False,
     cluster: Annotated[
-        Path | None, typer.Option("--cluster", help="Take nodes and GPUs from this cluster file.")
+        Path | None, typer.Option("--cluster", help="Take nodes and GPUs from this file.")
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of each.")] = None,
     gpu_memory: Annotated[
         str | None, typer.Option(help="Of each GPU: 80GB is 80 * 10^9 bytes, 80GiB 80 * 2^30.")
     ] = None,
-    cpu_memory: Annotated[str | None, typer.Option(help="Of each node: 1TB.")] = None,
+    cpu_memory: Annotated[
+        str | None,
+        typer.Option(help="Of each node: 1TB; default: the cluster file's labels `memory`."),
+    ] = None,
     nvme: Annotated[str | None, typer.Option(help="Free on each node's own NVMe: 4TB.")] = None,
     headroom: Annotated[
         int, typer.Option(min=0, max=90, help="Percent of the memory to leave free.")
@@ -94,13 +97,14 @@ def estimate(
 
     if attention not in ATTENTION:
         raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
+    machines, labelled = _machines(cluster, nodes, gpus_per_node)
     question = Question(
         sized=_sized(model, params, largest_layer, meta=meta),
-        machines=_machines(cluster, nodes, gpus_per_node),
+        machines=machines,
         settings=_settings(precision, bucket, factor),
         limits=Limits(
             size(gpu_memory, "--gpu-memory"),
-            size(cpu_memory, "--cpu-memory"),
+            size(cpu_memory, "--cpu-memory") or labelled,
             size(nvme, "--nvme"),
             headroom / 100,
         ),
@@ -130,19 +134,24 @@ def _sized(path: Path | None, params: str | None, largest: str | None, *, meta: 
     return Sized(model, "--params and --largest-layer")
 
 
-def _machines(file: Path | None, nodes: int | None, gpus: int | None) -> Machines:
+def _machines(
+    file: Path | None, nodes: int | None, gpus: int | None
+) -> tuple[Machines, int | None]:
+    """What it is trained on, and the CPU memory of the node with least, if labels say it."""
     from dslaunch.deepspeed.memory import Machines
 
     if file is None:
-        return Machines(nodes or 1, gpus or 1)
+        return Machines(nodes or 1, gpus or 1), None
     from dslaunch.cluster.load import load_cluster
     from dslaunch.cluster.select import Selection, select
+    from dslaunch.deepspeed.hardware import hardware_of
 
-    placements = select(load_cluster(file), Selection("", "", nodes, gpus, ())).placements
-    counts = sorted({len(placement.slots) for placement in placements})
+    hardware = hardware_of(select(load_cluster(file), Selection("", "", nodes, gpus, ())))
+    counts = sorted({node.slots for node in hardware})
     if len(counts) > 1:
         ui.say(f"nodes differ: the estimate takes all to have {counts[0]} GPUs, as the least has")
-    return Machines(len(placements), counts[0])
+    memory = [node.memory for node in hardware if node.memory is not None]
+    return Machines(len(hardware), counts[0]), min(memory, default=None)
 
 
 def _settings(precision: str, bucket: str, factor: float) -> Settings:

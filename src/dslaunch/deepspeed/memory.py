@@ -52,8 +52,11 @@ class Strategy:
     """Whether the model is made under `zero.Init`, partitioned from the start; stage 3 only."""
 
     def __str__(self) -> str:
+        names = {"cpu": "CPU", "nvme": "NVMe"}
         places = [("optimizer", self.optimizer), ("parameters", self.params)]
-        moved = [f"{what} on {where.upper()}" for what, where in places if where != "gpu"]
+        if self.optimizer == self.params:
+            places = [("optimizer and parameters", self.params)]
+        moved = [f"{what} on {names[where]}" for what, where in places if where in names]
         return ", ".join([f"ZeRO-{self.stage}", *moved])
 
 

@@ -6,6 +6,7 @@ the same is in the chart's description. Nothing is loaded from elsewhere.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
@@ -13,13 +14,18 @@ from dslaunch.deepspeed.estimate import Question, Recommendation, Row
 from dslaunch.deepspeed.memory import GIB
 from dslaunch.report.estimate import heading, text
 
-BAR, STEP, LEFT, SPAN, RIGHT, TOP = 18, 30, 290, 420, 150, 64
+BAR, STEP, LEFT, SPAN, RIGHT, TOP = 18, 30, 392, 420, 190, 64
 """Pixels: height of a bar, from bar to bar, room for names, for bars, for figures, for the head."""
+LINE = 120
+"""Characters of a line below the chart."""
 PARTS = ("model states", "buckets", "activations")
 _STYLE = "".join(
     f".memory {selector}{{{rules}}}"
     for selector, rules in (
-        ("text", "font:13px system-ui,sans-serif;fill:#111"),
+        (
+            "text",
+            "font:13px system-ui,sans-serif;fill:#111;stroke:#fff;stroke-width:3;paint-order:stroke",
+        ),
         (".head", "font-weight:600;font-size:15px"),
         (".chosen", "font-weight:700"),
         (".p0", "fill:#1b4f72;stroke:#111"),
@@ -40,10 +46,10 @@ def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> st
     limit = question.limits.gpu or 0
     longest = max([*(_parts_total(row) for row in rows), limit, 1])
     scale = SPAN / longest
-    width, height = LEFT + SPAN + RIGHT, TOP + len(rows) * STEP + 60
+    width, height = LEFT + SPAN + RIGHT, TOP + len(rows) * STEP + 84
     body = [_bar(row, TOP + i * STEP, scale, row is advice.row) for i, row in enumerate(rows)]
     if limit:
-        body.append(_limit(limit, LEFT + limit * scale, TOP + len(rows) * STEP))
+        body.insert(0, _limit(limit, LEFT + limit * scale, TOP + len(rows) * STEP))
     title = escape(heading(question).replace("\n", "; "))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="memory" role="img" '
@@ -52,7 +58,7 @@ def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> st
         f"<style>{_STYLE}</style><defs>{_LINES}</defs>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'
         f"{_text(16, 24, 'Memory of each GPU', 'head')}{_legend()}{''.join(body)}"
-        f"{_text(16, height - 14, advice.text, 'chosen')}</svg>\n"
+        f"{_advice(advice.text, height)}</svg>\n"
     )
 
 
@@ -60,11 +66,8 @@ def _sizes(row: Row) -> tuple[int, int, int]:
     """States and buckets as they are at their own peak, and what activations add to it."""
     whole = _parts_total(row)
     states = min(row.states.gpu, whole)
-    return (
-        states,
-        min(row.buckets, whole - states),
-        whole - states - min(row.buckets, whole - states),
-    )
+    buckets = min(row.buckets, whole - states)
+    return states, buckets, whole - states - buckets
 
 
 def _parts_total(row: Row) -> int:
@@ -86,7 +89,7 @@ def _bar(row: Row, top: int, scale: float, chosen: bool) -> str:
                 f'width="{size * scale:.1f}" height="{BAR}"/>'
             )
         at += size * scale
-    fits = {"": "", "yes": ", fits", "no": ", too much", "checkpointing": ", checkpointed"}[
+    fits = {"": "", "yes": ", fits", "no": ", does not fit", "checkpointing": ", checkpointed"}[
         row.fits
     ]
     label = _text(16, top + 14, name(row), "chosen" if chosen else "")
@@ -109,6 +112,13 @@ def _legend() -> str:
         f'<rect class="p{i}" x="{LEFT + i * 130}" y="34" width="14" height="14"/>'
         + _text(LEFT + 20 + i * 130, 46, part)
         for i, part in enumerate(PARTS)
+    )
+
+
+def _advice(words: str, height: int) -> str:
+    lines = textwrap.wrap(words, LINE)[:3]
+    return "".join(
+        _text(16, height - 44 + 18 * number, line, "chosen") for number, line in enumerate(lines)
     )
 
 

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from dslaunch.cli import config_init
+from dslaunch.deepspeed import starter
 from dslaunch.deepspeed.storage import parse
 
 Call = Callable[..., CompletedProcess[str]]
@@ -51,6 +52,20 @@ def test_nodes_and_gpus_come_from_a_cluster_file(dslaunch: Call, cluster_file: P
     assert data["machines"] == {"nodes": 2, "gpus_per_node": 8}
     fewer = json.loads(dslaunch(*words, "--cluster", str(cluster_file), "--nodes", "1").stdout)
     assert fewer["machines"]["nodes"] == 1
+
+
+def test_the_label_of_the_node_with_least_memory_counts(dslaunch: Call, directory: Path) -> None:
+    (directory / "c.yaml").write_text(
+        "name: pod\nnodes:\n"
+        "  - {host: a, slots: 8, labels: {memory: 512G}}\n"
+        "  - {host: b, slots: 4, labels: {memory: 256G}}\n"
+    )
+    words = ("estimate", "--params", "7e9", "--largest-layer", "65e6", "--cluster", "c.yaml")
+    done = dslaunch(*words, "--json")
+    assert json.loads(done.stdout)["limits"]["cpu"] == 256 * 2**30
+    assert "as the least has" in done.stderr
+    said = json.loads(dslaunch(*words, "--json", "--cpu-memory", "1TB").stdout)
+    assert said["limits"]["cpu"] == 10**12
 
 
 @pytest.mark.parametrize("target", ["hf", "native"])
@@ -110,6 +125,25 @@ def test_init_prints_a_config_with_comments() -> None:
     read = json.loads(done.stdout)
     assert read["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert "zero_optimization.stage" in read["_comment"]
+
+
+@pytest.mark.parametrize("name", [each.name for each in starter.library()])
+def test_no_example_has_an_error_for_lint(dslaunch: Call, directory: Path, name: str) -> None:
+    example = starter.example(name)
+    (directory / "ds.json").write_text(example.text)
+    done = dslaunch("config", "lint", "ds.json", "--for", example.target)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("target", ["hf", "native"])
+@pytest.mark.parametrize(("stage", "offload"), [(0, "none"), (2, "cpu"), (3, "nvme")])
+def test_what_init_writes_has_no_error_for_lint(
+    dslaunch: Call, directory: Path, stage: int, offload: str, target: str
+) -> None:
+    wish = starter.wish(stage, offload, "bf16", target)
+    (directory / "ds.json").write_text(starter.text(wish))
+    done = dslaunch("config", "lint", "ds.json", "--for", target)
+    assert done.returncode == 0, done.stdout
 
 
 def test_init_writes_a_file_where_none_is(directory: Path) -> None:

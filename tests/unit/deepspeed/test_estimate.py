@@ -48,7 +48,7 @@ def test_the_fastest_that_fits_is_recommended_with_the_reason() -> None:
         (17, 1000, PODS, "ZeRO-2, optimizer on CPU"),
         (17, 200, PODS, "ZeRO-3"),
         (6, 200, PODS, "ZeRO-3, optimizer on CPU"),
-        (10, 240, Machines(1, 1), "ZeRO-3, optimizer on CPU, parameters on CPU"),
+        (10, 240, Machines(1, 1), "ZeRO-3, optimizer and parameters on CPU"),
     ],
 )
 def test_less_memory_takes_a_slower_way(

@@ -131,4 +131,4 @@ def test_overlapping_communication_takes_a_second_bucket_in_stage_2() -> None:
 def test_nvme_takes_what_the_cpu_would() -> None:
     parts = state_parts(T0_3B, Machines(2, 8), Strategy(3, "nvme", "nvme"))
     assert peak(parts, "nvme") == 18 * T0_3B.params // 2
-    assert str(Strategy(3, "nvme", "cpu")) == "ZeRO-3, optimizer on NVME, parameters on CPU"
+    assert str(Strategy(3, "nvme", "cpu")) == "ZeRO-3, optimizer on NVMe, parameters on CPU"
