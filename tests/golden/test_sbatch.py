@@ -16,6 +16,7 @@ from dslaunch.cluster.model import Container, Slurm
 from dslaunch.errors import DslaunchError
 from dslaunch.render.node_text import STEPS
 from dslaunch.render.sbatch import Batch, sbatch
+from dslaunch.slurm.lint import lint_script
 
 EVERYTHING = Slurm(
     options=(
@@ -24,7 +25,7 @@ EVERYTHING = Slurm(
         *(("array", "0-9%1"), ("cpus_per_task", "16"), ("exclude", "bad[1-2]")),
     ),
     gpus="gpus_per_node",
-    output="logs/%x.out",
+    output="logs/%x-%A_%a.out",
     requeue=3,
     signal="USR1@600",
     setup=("module load cuda",),
@@ -97,3 +98,18 @@ def test_shellcheck_has_no_complaint(path: Path, launcher: str) -> None:
 def test_shellcheck_has_no_complaint_of_every_setting() -> None:
     path = next(path for path in CLUSTERS if path.stem == "slurm-site")
     assert checked(script(path, "torchrun", EVERYTHING)) == ""
+
+
+@each_cluster
+@each_launcher
+def test_our_own_lint_has_no_remark(path: Path, launcher: str) -> None:
+    try:
+        text = script(path, launcher)
+    except DslaunchError as error:
+        pytest.skip(error.message)
+    assert lint_script(text).remarks == ()
+
+
+def test_our_own_lint_has_no_remark_on_every_setting() -> None:
+    path = next(path for path in CLUSTERS if path.stem == "slurm-site")
+    assert lint_script(script(path, "torchrun", EVERYTHING)).remarks == ()

@@ -222,6 +222,23 @@ def test_sbatch_reads_the_script_of_every_example_cluster(
     assert (done.returncode, "to start at" in done.stderr) == (0, True), done.stderr
 
 
+def test_a_job_without_shared_storage_is_read_through_its_first_node(site: Site) -> None:
+    """The program is on each node, and the output on the first alone."""
+    alone = f"/tmp/{site.name}"
+    slow = (
+        "import os, time\nfor i in range(60):\n    print('at', i, flush=True)\n    time.sleep(.2)\n"
+    )
+    for node in site.cluster.names:
+        site.cluster.run(node, ["mkdir", "-p", alone], check=True)
+    site.cluster.put("node*", f"{alone}/slow.py", slow)
+    done = site.run("slurm", "c.yaml", "--workdir", alone, "slow.py")
+    assert done.returncode == 0, done.stderr
+    assert f"{alone}/slow" in done.stderr
+    assert "is not on this machine; reading it on node1" in done.stderr
+    assert {f"node{n}:{n - 1}│at 0" for n in (1, 2, 3, 4)} <= set(done.stdout.splitlines())
+    assert "at 50" in done.stdout
+
+
 # ---------------------------------------------------------------- before the start
 
 
@@ -304,7 +321,7 @@ def test_a_signal_saves_and_the_job_goes_back_into_the_queue_and_resumes(site: S
         output, _ = running.communicate(timeout=90)
     assert running.popen.returncode == 0, site.said + output
     assert sorted(re.findall(r"resumed \d", output)) == [f"resumed {rank}" for rank in range(4)]
-    assert "start 2" in site.said
+    assert "ended well, at start 2" in site.said
 
 
 def test_a_job_that_loses_a_node_starts_again_on_others(site: Site) -> None:

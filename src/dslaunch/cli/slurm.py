@@ -183,9 +183,13 @@ class Order:
     def check(self, file: Path | None) -> None:
         """Ask sbatch what would become of the script."""
         from dslaunch.slurm.client import RefusedError, here, submit_environment
+        from dslaunch.slurm.lint import lint_script
 
         self.say_notes()
         script = self.script
+        # a template or a directive of the user's may have brought a trap
+        for remark in lint_script(script, "the script", lambda name: True).remarks:
+            ui.say(f"{remark}")
         try:
             estimate = here().test(script, submit_environment(os.environ, script, {}))
         except RefusedError as error:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from dslaunch.cluster.nodeset import expand
 from dslaunch.errors import DslaunchError
 from dslaunch.node.frames import NO_RANK, Output
-from dslaunch.run.events import Event
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, DownError, gone
+from dslaunch.slurm.output import FarTail, Layout, Reader, Source, Tail, task_ends
 from dslaunch.slurm.states import JobInfo, how_ended, why_waiting
 
 LOOK = 0.5
@@ -23,135 +21,8 @@ ASK_SOON, ASK_LATER, SOON = 1.0, 10.0, 30.0
 """Seconds between two questions to the controller: in the first SOON seconds, and after."""
 LAST_LINES = 10.0
 """Seconds after the end in which a shared file system may still bring the last lines."""
-PIECE = 1 << 20
-_LABEL = re.compile(rb" *(\d+): ?(.*)", re.S)
-_TORCH = re.compile(rb"\[[a-z_A-Z0-9-]*?(\d+)\]:(.*)", re.S)
-_TASKS = re.compile(
-    r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,-]+): "
-    r"(?:Exited with exit code (?P<code>\d+)|(?P<word>[A-Z][A-Za-z ]+?)(?: \(core dumped\))?)$"
-)
-_SIGNALS = {
-    "Killed": 9, "Terminated": 15, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7,
-    "Floating point exception": 8, "Interrupt": 2, "Hangup": 1, "User defined signal 1": 10,
-    "User defined signal 2": 12,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the tasks of the step, whose numbers srun puts before their lines, become ranks."""
-
-    groups: tuple[tuple[int, int], ...]
-    """Nodes and ranks of each, in rank order."""
-    direct: bool
-    """Every task is a rank; else it is the launcher of a node."""
-    elastic: bool = False
-    """Lines say their global rank, which does not follow from the node."""
-
-    def place(self, task: int) -> tuple[int, int]:
-        """The node of a task, counted from 0, and the first rank of that node, or its own."""
-        node, first = 0, 0
-        for nodes, slots in self.groups:
-            per_node = slots if self.direct else 1
-            if task < nodes * per_node:
-                mine = node + task // per_node
-                return mine, first + (task if self.direct else task * slots)
-            task -= nodes * per_node
-            node, first = node + nodes, first + nodes * slots
-        return node, first
-
-
-@dataclass(slots=True)
-class Reader:
-    """Turns the job's output into pieces with a host and a rank."""
-
-    layout: Layout
-    hosts: tuple[str, ...] = ()
-    rest: bytes = b""
-
-    def feed(self, data: bytes) -> Iterator[tuple[str, int | None, bytes]]:
-        """Give each whole line of what has come: host, rank, text with its newline."""
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            yield self.read(line)
-
-    def end(self) -> Iterator[tuple[str, int | None, bytes]]:
-        """Give what is left without a newline."""
-        if self.rest:
-            yield self.read(self.rest)
-        self.rest = b""
-
-    def read(self, line: bytes) -> tuple[str, int | None, bytes]:
-        """Tell whose line it is: srun labels a task's, torch's `--tee` a rank's."""
-        labelled = _LABEL.fullmatch(line)
-        if labelled is None:
-            return "slurm", None, line + b"\n"
-        task, text = int(labelled[1]), labelled[2]
-        node, rank = self.layout.place(task)
-        host = self.hosts[node] if node < len(self.hosts) else f"node {node}"
-        if self.layout.direct:
-            return host, rank, text + b"\n"
-        local = _TORCH.fullmatch(text)
-        if local is None:
-            return host, None, text + b"\n"
-        known = int(local[1]) + (0 if self.layout.elastic else rank)
-        return host, known, local[2] + b"\n"
-
-
-def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
-    """What srun says of tasks that ended badly, as events."""
-    match = _TASKS.match(line)
-    if match is None:
-        return
-    code = int(match["code"]) if match["code"] else None
-    number = None if code is not None else _SIGNALS.get(match["word"])
-    if code is None and number is None:
-        code = 1
-    hosts = expand(match["nodes"])
-    for task in _numbers(match["tasks"]):
-        node, rank = layout.place(task)
-        host = hosts[0] if len(hosts) == 1 else f"node {node}"
-        yield Event(now, "exit", host, rank if layout.direct else None, code, number)
-
-
-def _numbers(text: str) -> Iterator[int]:
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
-
-
-# ---------------------------------------------------------------- the output
-
-
-@dataclass(slots=True)
-class Tail:
-    """A file that grows, may not be there yet, and may be written anew."""
-
-    path: Path
-    file: IO[bytes] | None = None
-
-    def read(self) -> bytes:
-        """What is new; nothing when nothing is."""
-        try:
-            if self.file is None:
-                self.file = self.path.open("rb")
-            elif self.file.tell() > self.path.stat().st_size:
-                self.file.seek(0)
-            return self.file.read(PIECE)
-        except OSError:
-            return b""
-
-    @property
-    def seen(self) -> bool:
-        """Whether the file could be opened here."""
-        return self.file is not None
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self.file is not None:
-            self.file.close()
-
-
+SOON_HERE = 5.0
+"""Seconds in which the output of a job that runs must be here, where it is on shared storage."""
 # ---------------------------------------------------------------- the job
 
 
@@ -170,6 +41,9 @@ class Following:
     """Where the output of a job is that SLURM may have forgotten."""
     jobs: dict[str, JobInfo] = field(default_factory=dict)
     tails: dict[str, tuple[Tail, Reader]] = field(default_factory=dict)
+    far: dict[str, Source] = field(default_factory=dict)
+    """Files that are not on this machine, read through the job."""
+    since: dict[str, float] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     down: str | None = None
 
@@ -224,8 +98,8 @@ class Following:
     def read(self) -> bool:
         """Take what is new in the output; False: nothing is."""
         busy = False
-        for tail, reader in self.tails.values():
-            data = tail.read()
+        for path, (tail, reader) in self.tails.items():
+            data = self.far.get(path, tail).read()
             busy |= bool(data)
             self._take(reader.feed(data))
         return busy
@@ -241,6 +115,17 @@ class Following:
             self.tails.setdefault(output, (Tail(Path(output)), Reader(self.layout)))
         if output in self.tails and info.nodes:
             self.tails[output][1].hosts = self._hosts(info)
+            self._reach(info, output)
+
+    def _reach(self, info: JobInfo, output: str) -> None:
+        """Read the output through the job where it does not come to this machine."""
+        began = self.since.setdefault(output, time.monotonic())
+        late = time.monotonic() - began > SOON_HERE
+        lost = late and output not in self.far and not self.tails[output][0].seen
+        if lost and info.state == "RUNNING" and info.batch_host:
+            self.tell(f"{output} is not on this machine; reading it on {info.batch_host}")
+            environ = self.client.environ
+            self.far[output] = FarTail(info.job, info.batch_host, output, environ)
 
     def _hosts(self, info: JobInfo) -> tuple[str, ...]:
         """The nodes in the order of the step: those of all components."""
@@ -267,6 +152,8 @@ class Following:
         for tail, reader in self.tails.values():
             self._take(reader.end())
             tail.close()
+        for source in self.far.values():
+            source.close()
         self.watch.flush_all()
 
     def _take(self, pieces: Iterable[tuple[str, int | None, bytes]]) -> None:

@@ -17,7 +17,8 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.record import ABOUT, CLUSTER, RESULT, Record, runs_directory
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, gone, still_the_same, submit_environment
-from dslaunch.slurm.follow import Following, Layout
+from dslaunch.slurm.follow import Following
+from dslaunch.slurm.output import Layout
 from dslaunch.slurm.states import JobInfo, how_ended
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ def judge(jobs: tuple[JobInfo, ...], watch: Watch) -> Outcome:
     words, hint = how_ended(worst)
     name = f"job {worst.array or worst.job}" + (f"_{worst.task}" if worst.array else "")
     nodes = f" on {worst.nodes}" if worst.nodes and worst.state == "NODE_FAIL" else ""
-    message = f"{name} {words}{nodes}"
+    again = f", at start {worst.restarts + 1}" if worst.restarts else ""
+    message = f"{name} {words}{nodes}{again}"
     if worst.state == "COMPLETED":
         return Outcome("ok", 0, message=message)
     if worst.state == "CANCELLED":

@@ -2,7 +2,7 @@
 # slurm-site: torchrun, 4 x 4 ranks; written by dslaunch
 #SBATCH --job-name=train
 #SBATCH --chdir=/fsx/team/train
-#SBATCH --output=logs/%x.out
+#SBATCH --output=logs/%x-%A_%a.out
 #SBATCH --mail-type=END
 #SBATCH --mail-user=me@site
 #SBATCH --array=0-9%1

@@ -11,8 +11,9 @@ from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, DownError
-from dslaunch.slurm.follow import Following, Layout, Reader, state_words, task_ends
+from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.job import judge
+from dslaunch.slurm.output import Layout, Reader, task_ends
 from dslaunch.slurm.states import JobInfo
 
 TWO_BY_TWO = Layout(((2, 2),), direct=False)

@@ -1,0 +1,185 @@
+"""The output of a job: where it is read, and whose line is which."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from dslaunch.cluster.nodeset import expand
+from dslaunch.run.events import Event
+
+PIECE = 1 << 20
+_LABEL = re.compile(rb" *(\d+): ?(.*)", re.S)
+_TORCH = re.compile(rb"\[[a-z_A-Z0-9-]*?(\d+)\]:(.*)", re.S)
+_TASKS = re.compile(
+    r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,-]+): "
+    r"(?:Exited with exit code (?P<code>\d+)|(?P<word>[A-Z][A-Za-z ]+?)(?: \(core dumped\))?)$"
+)
+_SIGNALS = {
+    "Killed": 9, "Terminated": 15, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7,
+    "Floating point exception": 8, "Interrupt": 2, "Hangup": 1, "User defined signal 1": 10,
+    "User defined signal 2": 12,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the tasks of the step, whose numbers srun puts before their lines, become ranks."""
+
+    groups: tuple[tuple[int, int], ...]
+    """Nodes and ranks of each, in rank order."""
+    direct: bool
+    """Every task is a rank; else it is the launcher of a node."""
+    elastic: bool = False
+    """Lines say their global rank, which does not follow from the node."""
+
+    def place(self, task: int) -> tuple[int, int]:
+        """The node of a task, counted from 0, and the first rank of that node, or its own."""
+        node, first = 0, 0
+        for nodes, slots in self.groups:
+            per_node = slots if self.direct else 1
+            if task < nodes * per_node:
+                mine = node + task // per_node
+                return mine, first + (task if self.direct else task * slots)
+            task -= nodes * per_node
+            node, first = node + nodes, first + nodes * slots
+        return node, first
+
+
+@dataclass(slots=True)
+class Reader:
+    """Turns the job's output into pieces with a host and a rank."""
+
+    layout: Layout
+    hosts: tuple[str, ...] = ()
+    rest: bytes = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[str, int | None, bytes]]:
+        """Give each whole line of what has come: host, rank, text with its newline."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            yield self.read(line)
+
+    def end(self) -> Iterator[tuple[str, int | None, bytes]]:
+        """Give what is left without a newline."""
+        if self.rest:
+            yield self.read(self.rest)
+        self.rest = b""
+
+    def read(self, line: bytes) -> tuple[str, int | None, bytes]:
+        """Tell whose line it is: srun labels a task's, torch's `--tee` a rank's."""
+        labelled = _LABEL.fullmatch(line)
+        if labelled is None:
+            return "slurm", None, line + b"\n"
+        task, text = int(labelled[1]), labelled[2]
+        node, rank = self.layout.place(task)
+        host = self.hosts[node] if node < len(self.hosts) else f"node {node}"
+        if self.layout.direct:
+            return host, rank, text + b"\n"
+        local = _TORCH.fullmatch(text)
+        if local is None:
+            return host, None, text + b"\n"
+        known = int(local[1]) + (0 if self.layout.elastic else rank)
+        return host, known, local[2] + b"\n"
+
+
+def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
+    """What srun says of tasks that ended badly, as events."""
+    match = _TASKS.match(line)
+    if match is None:
+        return
+    code = int(match["code"]) if match["code"] else None
+    number = None if code is not None else _SIGNALS.get(match["word"])
+    if code is None and number is None:
+        code = 1
+    hosts = expand(match["nodes"])
+    for task in _numbers(match["tasks"]):
+        node, rank = layout.place(task)
+        host = hosts[0] if len(hosts) == 1 else f"node {node}"
+        yield Event(now, "exit", host, rank if layout.direct else None, code, number)
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+# ---------------------------------------------------------------- where it is
+
+
+class Source(Protocol):
+    """Something that output is read from as it grows."""
+
+    def read(self) -> bytes:
+        """What is new; nothing when nothing is."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """A file that grows, may not be there yet, and may be written anew."""
+
+    path: Path
+    file: IO[bytes] | None = None
+
+    def read(self) -> bytes:
+        """What is new; nothing when nothing is."""
+        try:
+            if self.file is None:
+                self.file = self.path.open("rb")
+            elif self.file.tell() > self.path.stat().st_size:
+                self.file.seek(0)
+            return self.file.read(PIECE)
+        except OSError:
+            return b""
+
+    @property
+    def seen(self) -> bool:
+        """Whether the file could be opened here."""
+        return self.file is not None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+class FarTail:
+    """A file on the job's first node that this machine does not see, read by a step of the job.
+
+    `--overlap` shares the resources of the job (srun(1), SLURM 20.11); the step ends with it.
+    """
+
+    def __init__(self, number: str, host: str, path: str, environ: Mapping[str, str]) -> None:
+        command = [
+            *("srun", f"--jobid={number}", "--overlap", "--quiet", "--nodes=1", "--ntasks=1"),
+            *(f"--nodelist={host}", "tail", "--bytes=+1", "--follow=name", path),
+        ]
+        self.process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.pipe = self.process.stdout.fileno()
+        os.set_blocking(self.pipe, False)
+
+    def read(self) -> bytes:
+        """What is new; nothing when nothing is."""
+        try:
+            return os.read(self.pipe, PIECE)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """End the step, if the job has not."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.communicate()
