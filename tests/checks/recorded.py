@@ -24,9 +24,16 @@ from dslaunch.preflight.judge import REACHED, judge
 
 Table = Mapping[str, Any]
 HELLO = {
-    **{"hostname": "node1", "kernel": "6.1.0-13-amd64", "machine": "x86_64"},
-    **{"boot": "b0000001", "network": "net:[4026531840]", "python": [3, 11, 2]},
-    **{"executable": "/usr/bin/python3", "uid": 1000, "home": "/home/alice", "cores": 8},
+    "hostname": "node1",
+    "kernel": "6.1.0-13-amd64",
+    "machine": "x86_64",
+    "boot": "b0000001",
+    "network": "net:[4026531840]",
+    "python": [3, 11, 2],
+    "executable": "/usr/bin/python3",
+    "uid": 1000,
+    "home": "/home/alice",
+    "cores": 8,
     "umask": 0o022,
 }
 LISTS = ("directories", "named", "purposes")

@@ -119,7 +119,7 @@ def test_a_damaged_cell_does_not_make_a_finding_go_away(case: Case) -> None:
 def test_a_query_that_was_cut_is_never_all_well(case: Case) -> None:
     way = ("answers", "query", "value", "out")
     text = at(case, way)
-    for length in range(len(text)):
+    for length in range(0, len(text), 5):
         damaged = changed(case, way, text[:length])
         if not text[:length].endswith("\n"):
             levels = {finding.level for finding in driver(damaged)}

@@ -1,0 +1,149 @@
+"""No answer that has the right form makes a check stumble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import LEVELS, Answers, Question, Scope
+from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.judge import REACHED, judge
+from tests.checks.recorded import HELLO
+
+CHECKS = built_in()
+CLUSTER = "nodes: [{host: 'node[1-2]', slots: 2}]\nstorage: {node_local: /scratch}\n"
+NUMBER = st.integers(-1, 2**63)
+WORDS = st.text(max_size=60) | st.sampled_from(
+    [
+        *("", "0", "max", "-1", "1048576", "0-15,32", "powersave", "systemd", "4: ACTIVE"),
+        *("0.1 0.2 0.3 1/2 3", "99 98 . 1/2 3", "MemTotal: 5 kB\nMemAvailable: 1 kB\n"),
+        *("Iface\tDestination\neth0\t00000000\t1\t1\t1\t1\t5\t00000000\n", "32768 60999"),
+        *("Leap status : Not synchronised", "NodeName=node1 State=* Reason=", "No devices"),
+        *("1 2 0:3 / / rw - nfs4 a:/b rw", " - ", "a b c d e f - g h", "CUDA Version 12.1"),
+        *("NCCL_P2P_LEVEL=NODE\n=\n#", "server:/h 5 1 0 0 5 1 0 0", "/ 0 0 1 0 0 0 1 0"),
+    ]
+)
+ADDRESS = st.ip_addresses().map(str) | st.just("fe80::1%eth0")
+RAN = st.fixed_dictionaries({"code": st.integers(0, 255), "out": WORDS, "err": WORDS})
+SIZES = ("mode", "uid", "size", "free", "inodes", "inodes_free")
+MOUNT = st.none() | st.fixed_dictionaries(
+    dict.fromkeys(("point", "source", "options"), WORDS)
+    | {"type": st.sampled_from(["ext4", "nfs4", "lustre", "tmpfs", "fuse.sshfs", ""])}
+)
+PATH = st.fixed_dictionaries(
+    {"path": WORDS, "real": WORDS, "kind": st.just("directory"), "mount": MOUNT}
+    | {"writable": st.booleans()}
+    | {name: st.integers(0, 2**63) for name in SIZES}
+)
+INTERFACE = st.fixed_dictionaries(
+    {"name": st.sampled_from(["lo", "eth0", "docker0", "ib0"]), "address": ADDRESS}
+    | {"loopback": st.booleans(), "up": st.booleans()}
+    | {"speed": st.none() | st.integers(0, 800_000), "mtu": st.none() | st.integers(68, 65536)}
+)
+CARD = st.fixed_dictionaries({"class": WORDS, "device": WORDS, "driver": st.none() | WORDS})
+FILE = st.fixed_dictionaries(
+    {"path": WORDS, "size": st.integers(0, 2**50), "uid": NUMBER, "age": st.floats(-5, 1e9)}
+)
+
+
+def _some(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.dictionaries(st.sampled_from([n.replace("*", "x0") for n in names]), values)
+
+
+def _all(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(dict.fromkeys(names, values))
+
+
+def value(question: Question) -> st.SearchStrategy[Any]:
+    """Any value that a node may answer to it; see `node/questions.py`."""
+    told = question.argument
+    pair = st.lists(st.text(max_size=20), min_size=2, max_size=2)
+    call = st.one_of(
+        st.fixed_dictionaries({"local": ADDRESS}), st.fixed_dictionaries({"error": WORDS})
+    )
+    by_kind = {
+        "read": lambda: _some(told, WORDS),
+        "texts": lambda: _some(told, WORDS),
+        "present": lambda: _some(told, WORDS),
+        "which": lambda: _all(told, st.none() | WORDS),
+        "pci": lambda: st.dictionaries(WORDS, CARD, max_size=3),
+        "pci": lambda: st.dictionaries(
+            WORDS, st.fixed_dictionaries({"class": WORDS, "device": WORDS, "driver": WORDS})
+        ),
+        "environment": lambda: _some(told, WORDS),
+        "limits": lambda: _all(told, st.lists(NUMBER, min_size=2, max_size=2)),
+        "interfaces": lambda: st.lists(INTERFACE, max_size=4),
+        "listen": lambda: st.fixed_dictionaries(
+            {"port": st.none() | st.integers(1, 65535), "taken": st.just([])}
+        ),
+        "run": lambda: RAN,
+        "each": lambda: _all(list(told["programs"]), RAN),
+        "path": lambda: PATH,
+        "list": lambda: st.lists(FILE, max_size=3),
+        "write": st.none,
+        "packages": lambda: st.fixed_dictionaries({"prefix": WORDS, "versions": _some(told, pair)}),
+        "digests": lambda: _all(told["paths"], st.none() | st.sampled_from(["aa", "bb"])),
+        "mark": lambda: _all(told["paths"], st.none() | WORDS),
+        "marks": lambda: _all(told["paths"], st.lists(st.sampled_from(told["names"]))),
+        "resolve": lambda: _all(told, st.lists(ADDRESS, max_size=3)),
+        "names": lambda: st.fixed_dictionaries(
+            {"hostname": WORDS, "fqdn": WORDS, "addresses": st.lists(ADDRESS, max_size=2)}
+        ),
+        "dial": lambda: _all(list(told["targets"]), call),
+    }
+    return by_kind[question.kind]()
+
+
+def answer(question: Question) -> st.SearchStrategy[Any]:
+    """An answer, or why there is none."""
+    failed = st.fixed_dictionaries(
+        {"error": st.sampled_from(["no answer within 5 s", "Stale file handle", "it crashed"])}
+    )
+    return st.one_of(st.fixed_dictionaries({"value": value(question)}), failed)
+
+
+SCOPES = st.builds(
+    lambda purposes, launcher, files: Scope(
+        (cluster := parse_cluster(CLUSTER, "c.yaml")),
+        cluster.nodes,
+        launcher=launcher,
+        purposes=frozenset(purposes),
+        directories=("/work", "ckpt"),
+        root="work",
+        files=files,
+    ),
+    st.sets(st.sampled_from(["mpi", "offload", "zero-infinity"])),
+    st.sampled_from(["torchrun", "elastic"]),
+    st.sampled_from([(), (("a.py", "aa"), ("b.py", "bb")), (("a.py", ""),)]),
+)
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
+    check, scope = CHECKS[name], data.draw(SCOPES)
+    recorded: dict[str, dict[str, Any]] = {node.host: {} for node in scope.nodes}
+    asked = check.ask(scope)
+
+    def nodes() -> dict[str, Answers]:
+        return {n.host: Answers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
+
+    for host in recorded:
+        recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
+    for further in (check.then, check.after):
+        for host, more in further(nodes()).items() if further else ():
+            recorded[host] |= {
+                q.key: data.draw(answer(q)) for q in more.values() if q.key not in recorded[host]
+            }
+    here = check.here(scope) if check.here else {}
+    own = {q.key: data.draw(answer(q)) for q in here.values()}
+    facts = {host: NodeFacts(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
+    whole = Facts("", "c.yaml", scope.token, 0.0, facts, {}, here=own)
+    found = [f for f in judge(scope, whole, {name: check}).findings if f.check != REACHED]
+    assert all(f.level in LEVELS and f.found and f.hosts for f in found)
