@@ -102,10 +102,12 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
 
 def _which(names: List[str]) -> Dict[str, Optional[str]]:
     """Where programs are: on this session's PATH, or where systems keep them."""
-    import shutil
-
-    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
-    return {name: shutil.which(name, path=path) for name in names}
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".split(":")
+    found: Dict[str, Optional[str]] = {}
+    for name in names:
+        there = (os.path.join(directory, name) for directory in path if directory)
+        found[name] = next((at for at in there if os.access(at, os.X_OK)), None)
+    return found
 
 
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
