@@ -8,6 +8,8 @@ from dslaunch.cli import ui
 from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dslaunch.run.state import Local
     from dslaunch.run.watch import Screen
     from dslaunch.slurm.job import Submitted
@@ -37,7 +39,10 @@ def page(run: Local) -> str:
     from dslaunch.cli.ps import ago
 
     jobs = _jobs(run)
-    head = f"{run.run}: {_word(jobs)}, job {_made(run).number}, started {ago(run.about['started'])}"
+    word = state(run) if run.result is not None else _word(jobs)
+    head = f"{run.run}: {word}, job {_made(run).number}, started {ago(run.about['started'])}"
+    if run.result is not None and {info.state for info in jobs} == {"GONE"}:
+        return f"{head}\n{run.result['message']}\noutput: {_made(run).output}"
     rows = [HEAD, *(_row(info) for info in jobs)]
     result = [f"output: {info.output}" for info in jobs if info.output and info.component == 0]
     return "\n".join([head, ui.table(rows, ui.width()), *result])
@@ -47,8 +52,8 @@ def data(run: Local) -> dict[str, Any]:
     """The same for JSON."""
     from dataclasses import asdict
 
-    jobs = _jobs(run)
-    return {"run": run.run, "state": _word(jobs), "jobs": [asdict(info) for info in jobs]}
+    jobs = [asdict(info) for info in _jobs(run)]
+    return {"run": run.run, "state": state(run), "jobs": jobs, "result": run.result}
 
 
 def show(run: Local, screen: Screen, *, follow: bool) -> None:
@@ -68,14 +73,24 @@ def show(run: Local, screen: Screen, *, follow: bool) -> None:
         following.to_the_end(until=lambda: wishes.count > 0)
 
 
-def stop(run: Local) -> None:
-    """Cancel it. Raises DslaunchError."""
+def by_number(number: str, environ: Mapping[str, str]) -> Local | None:
+    """The latest run of this machine whose job has that number; `12_3` is of job 12."""
+    from dslaunch.run.state import local_runs
+
+    job = number.partition("_")[0]
+    found = [run for run in local_runs(environ) if is_slurm(run) and _made(run).number == job]
+    return found[-1] if found else None
+
+
+def stop(run: Local) -> str:
+    """Cancel it; give its number. Raises DslaunchError."""
     from dslaunch.slurm.client import here
 
     made = _made(run)
     if all(info.over for info in _jobs(run)):
         raise UsageError(f"run {run.run} is over: job {made.number} is not in the queue")
     here().cancel(made.number)
+    return made.number
 
 
 def _made(run: Local) -> Submitted:
