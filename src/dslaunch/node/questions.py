@@ -14,6 +14,7 @@ from dslaunch.node import network
 
 Answer = Dict[str, Any]
 MOST_TEXT = 256 * 1024
+PCI = "/sys/bus/pci/devices"
 SYSTEM_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -112,9 +113,9 @@ def _which(names: List[str]) -> Dict[str, Optional[str]]:
 
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
     """PCI devices of these vendors (`0x10de`), by address: class, device, and kernel driver."""
-    top, found = "/sys/bus/pci/devices", {}
-    for address in _entries(top):
-        where = os.path.join(top, address)
+    found = {}
+    for address in _entries(PCI):
+        where = os.path.join(PCI, address)
         if text_of(os.path.join(where, "vendor")) in vendors:
             driver = os.path.realpath(os.path.join(where, "driver"))
             found[address] = {
