@@ -114,7 +114,7 @@ def read_launches(script: Script) -> Reading:
         step = _step(command, words, at) if at is not None else None
         steps += [step] if step else []
         rest = step.program if step else words
-        launches += _launches(rest, command, step, 0)
+        launches += _launches(script, rest, command, step, 0)
     return Reading(script, tuple(steps), tuple(launches))
 
 
@@ -155,16 +155,16 @@ def _shell_text(words: Sequence[Word]) -> Word | None:
 
 
 def _launches(
-    words: tuple[Word, ...], command: Command, step: Step | None, shell: int
+    script: Script, words: tuple[Word, ...], command: Command, step: Step | None, shell: int
 ) -> Iterator[Launch]:
     text = _shell_text(words)
     if text is not None and shell < 3:
         for inner in read(text.text(), shell + 1):
-            yield from _launches(inner.words, command, step, shell + 1)
+            yield from _launches(script, script.expanded(inner.words), command, step, shell + 1)
         return
     if step and shell == 0 and step.inner:
         for inner in step.inner:
-            yield from _launches(inner.words, command, step, 1)
+            yield from _launches(script, script.expanded(inner.words), command, step, 1)
         return
     for at in range(len(words)):
         if found := _program(words, at, behind_srun=step is not None):

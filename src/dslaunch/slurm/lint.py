@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dslaunch.lint import Remark, in_order, mended
@@ -37,9 +37,17 @@ def lint_script(
     """Read a batch script. `directory_exists` is asked about the directories of its output files,
     as seen from where it is submitted."""
     reading = read_launches(Script(text, file, directory_exists))
-    remarks = {remark: None for rule in RULES for remark in rule(reading)}
-    good = {remark: None for rule in right.RULES for remark in rule(reading)}
+    remarks = _once(remark for rule in RULES for remark in rule(reading))
+    good = _once(remark for rule in right.RULES for remark in rule(reading))
     return Verdict(in_order(remarks), in_order(good))
+
+
+def _once(remarks: Iterable[Remark]) -> list[Remark]:
+    """One of a rule at a place: a variable and the option that takes it are one and the same."""
+    found: dict[tuple[str, int, int], Remark] = {}
+    for remark in remarks:
+        found.setdefault((remark.rule, remark.line, remark.column), remark)
+    return list(found.values())
 
 
 def fixed(text: str, directory_exists: Callable[[str], bool] = lambda _: True) -> str:

@@ -180,8 +180,9 @@ class Script:
         return "".join(parts)
 
     def expanded(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
-        """Words with the script's own variables put in, as its shell would: unquoted ones are
-        split at blanks, `"${ARRAY[@]}"` becomes a word per element."""
+        """Words with the script's variables put in, as its shell would, and those that it exports
+        as a node's shell would: unquoted ones are split at blanks, `"${ARRAY[@]}"` becomes a word
+        per element."""
         return tuple(result for word in words for result in self._expanded(word, 0))
 
     def _expanded(self, word: Word, depth: int) -> Iterator[Word]:
@@ -196,7 +197,8 @@ class Script:
     def _array(self, word: Word) -> tuple[Word, ...] | None:
         if len(word.pieces) != 1 or not isinstance(piece := word.pieces[0], Expansion):
             return None
-        given = self.last(piece.name, piece.place) if piece.name else None
+        known = piece.name and piece.shell == 0
+        given = self.last(piece.name, piece.place) if known else None
         whole = given and piece.raw in [form % piece.name for form in ALL_ELEMENTS]
         if given is None or not whole or given.value.array is None:
             return None
@@ -205,8 +207,9 @@ class Script:
 
     def _pieces(self, piece: Piece, depth: int) -> Iterator[Piece]:
         given = None
-        if isinstance(piece, Expansion) and not piece.operation and piece.shell == 0:
-            given = self.last(piece.name, piece.place) if piece.name else None
+        if isinstance(piece, Expansion) and piece.name and not piece.operation:
+            seen = piece.shell == 0 or self.exported(piece.name)
+            given = self.last(piece.name, piece.place) if seen else None
         if given is None or depth > DEEPEST or given.value.array is not None:
             yield piece
             return
