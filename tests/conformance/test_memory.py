@@ -114,6 +114,7 @@ RUNS: list[tuple[Strategy, dict[str, Any]]] = [
     (Strategy(0), {}),
     (Strategy(1), {}),
     (Strategy(2), {}),
+    (Strategy(1, "cpu"), {"offload_optimizer": CPU}),
     (Strategy(2, "cpu"), {"offload_optimizer": CPU}),
     (Strategy(3), {}),
     (Strategy(3, "cpu", "cpu"), {"offload_optimizer": CPU, "offload_param": CPU}),

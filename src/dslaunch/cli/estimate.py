@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from dslaunch.cli import ui
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.estimate import Question, Recommendation
+    from dslaunch.deepspeed.estimate import Question, Recommendation, Row
     from dslaunch.deepspeed.memory import Machines, Settings
     from dslaunch.deepspeed.model_size import Sized
 
@@ -41,6 +42,9 @@ def estimate(
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes.")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of each.")] = None,
+    at_nodes: Annotated[
+        str | None, typer.Option("--by-nodes", help="Tables for these numbers of nodes too: 1,2,4.")
+    ] = None,
     gpu_memory: Annotated[
         str | None, typer.Option(help="Of each GPU: 80GB is 80 * 10^9 bytes, 80GiB 80 * 2^30.")
     ] = None,
@@ -87,7 +91,7 @@ def estimate(
     from dslaunch.deepspeed.activations import Batch
     from dslaunch.deepspeed.communication import Bandwidth
     from dslaunch.deepspeed.estimate import Limits, Question
-    from dslaunch.deepspeed.quantities import parse_bytes, parse_rate
+    from dslaunch.deepspeed.quantities import parse_bytes, parse_nodes, parse_rate
 
     def size(text: str | None, option: str) -> int | None:
         return None if text is None else parse_bytes(text, option)
@@ -97,6 +101,7 @@ def estimate(
 
     if attention not in ATTENTION:
         raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
+    counts = parse_nodes(at_nodes, "--by-nodes") if at_nodes else ()
     machines, labelled = _machines(cluster, nodes, gpus_per_node)
     question = Question(
         sized=_sized(model, params, largest_layer, meta=meta),
@@ -112,8 +117,21 @@ def estimate(
         accumulation=accumulation,
         bandwidth=Bandwidth(rate(bandwidth, "--bandwidth"), rate(gpu_bandwidth, "--gpu-bandwidth")),
     )
-    _tell(question, json=json, files={"svg": svg, "html": html}, force=force, written=write,
-          precision=precision, target=target)  # fmt: skip
+    wanted = Wanted(json, svg, html, write, precision, target, force)
+    _tell(question, counts, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How the answer is given, and to whom."""
+
+    json: bool
+    svg: Path | None
+    html: Path | None
+    write: Path | None
+    precision: str
+    target: str
+    force: bool
 
 
 def _sized(path: Path | None, params: str | None, largest: str | None, *, meta: bool) -> Sized:
@@ -167,29 +185,38 @@ def _settings(precision: str, bucket: str, factor: float) -> Settings:
     )
 
 
-def _tell(
-    question: Question, *, json: bool, files: dict[str, Path | None], force: bool,
-    written: Path | None, precision: str, target: str,
-) -> None:  # fmt: skip
+def _tell(question: Question, counts: tuple[int, ...], wanted: Wanted) -> None:
     import json as jsonlib
 
+    from dslaunch.deepspeed.estimate import by_nodes, recommend
     from dslaunch.deepspeed.estimate import estimate as answer
-    from dslaunch.deepspeed.estimate import recommend
     from dslaunch.report import estimate as report
+
+    rows, grid = answer(question), by_nodes(question, counts)
+    advice = recommend(question, rows)
+    _write_files(question, rows, advice, wanted)
+    if wanted.json:
+        ui.result(jsonlib.dumps(report.as_data(question, rows, advice, grid), indent=2))
+        return
+    if grid:
+        ui.result(report.grid_text(grid))
+    ui.result(report.text(question, rows, advice, ui.width()))
+
+
+def _write_files(
+    question: Question, rows: tuple[Row, ...], advice: Recommendation, wanted: Wanted
+) -> None:
     from dslaunch.report import estimate_svg
 
-    rows = answer(question)
-    advice = recommend(question, rows)
-    for kind, draw in (("svg", estimate_svg.chart), ("html", estimate_svg.page)):
-        path = files[kind]
-        if path is not None:
-            _save(path, draw(question, rows, advice), f"--{kind}", force=force)
-    if written is not None:
-        _save(written, _config(advice, precision, target), "--write", force=force)
-    if json:
-        ui.result(jsonlib.dumps(report.as_data(question, rows, advice), indent=2))
-    else:
-        ui.result(report.text(question, rows, advice, ui.width()))
+    if wanted.svg:
+        text = estimate_svg.chart(question, rows, advice)
+        _save(wanted.svg, text, "--svg", force=wanted.force)
+    if wanted.html:
+        text = estimate_svg.page(question, rows, advice)
+        _save(wanted.html, text, "--html", force=wanted.force)
+    if wanted.write:
+        text = _config(advice, wanted.precision, wanted.target)
+        _save(wanted.write, text, "--write", force=wanted.force)
 
 
 def _config(advice: Recommendation, precision: str, target: str) -> str:

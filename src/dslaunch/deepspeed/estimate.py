@@ -84,6 +84,12 @@ def estimate(question: Question) -> tuple[Row, ...]:
     return tuple(_row(question, strategy) for strategy in FASTEST_FIRST)
 
 
+def by_nodes(question: Question, counts: Sequence[int]) -> dict[int, tuple[Row, ...]]:
+    """The same on other numbers of such nodes."""
+    gpus = question.machines.gpus_per_node
+    return {n: estimate(replace(question, machines=Machines(n, gpus))) for n in counts}
+
+
 def _row(q: Question, strategy: Strategy) -> Row:
     model, machines, settings = q.sized.model, q.machines, q.settings
     states = state_parts(model, machines, strategy, settings)

@@ -30,11 +30,18 @@ def parse_rate(text: str, option: str) -> float:
     """
     pattern = NUMBER + r"\s*([kKmMgGtT]?)(i?)(bits?|bps|b|B)(?:/s)?"
     found = re.fullmatch(pattern, text.strip())
-    if not found or float(found[1]) == 0:
+    if not found or not 0 < float(found[1]) < MOST:
         raise UsageError(f"{option}: `{text}` is no rate", hint="such as 100Gbit or 12.5GB/s")
     base: int = 1024 if found[3] else 1000
     rate = float(found[1]) * float(base ** PREFIXES[found[2].lower()])
     return rate if found[4] == "B" else rate / 8
+
+
+def parse_nodes(text: str, option: str) -> tuple[int, ...]:
+    """Numbers of nodes, ascending and each once: `1,2,4`. Raises UsageError."""
+    if not re.fullmatch(r"\s*[1-9]\d{0,5}\s*(,\s*[1-9]\d{0,5}\s*)*", text):
+        raise UsageError(f"{option}: `{text}` is no list of numbers of nodes", hint="such as 1,2,4")
+    return tuple(sorted(set(map(int, text.split(",")))))
 
 
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}

@@ -6,7 +6,7 @@ GiB is 2^30 bytes, what DeepSpeed's own tables call GB; a figure per GPU, or per
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -39,6 +39,35 @@ def text(
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+Grid = Mapping[int, Sequence[Row]]
+"""The rows of an estimate by the number of nodes."""
+
+
+def grid_text(grid: Grid) -> str:
+    """What each GPU, and each node, needs on so many nodes; marked where it fits."""
+    tables = []
+    for title, size in (("PER GPU", total), ("PER NODE", lambda row: row.cpu)):
+        counts = [f"{n} NODES" if n > 1 else "1 NODE" for n in grid]
+        head = ("ZERO", "OPT", "PARAM", "INIT", *(f"{count} " for count in counts))
+        lines = [
+            (*_names(same[0]), *(_gib(size(row)) + _mark(row) for row in same))
+            for same in zip(*grid.values(), strict=True)
+        ]
+        tables.append(
+            f"GiB {title}; *: all fits, c: with activation checkpointing\n{aligned([head, *lines])}"
+        )
+    return "\n\n".join(tables) + "\n"
+
+
+def total(row: Row) -> int:
+    """What a GPU needs in all; with activation checkpointing where it fits only so."""
+    return row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
+
+
+def _mark(row: Row) -> str:
+    return {"yes": "*", "checkpointing": "c"}.get(row.fits, " ")
+
+
 def heading(question: Question) -> str:
     """What was asked, in one line or two."""
     model, machines = question.sized.model, question.machines
@@ -65,7 +94,7 @@ def aligned(lines: Sequence[Line]) -> str:
 
 
 def _number(cell: str) -> bool:
-    return cell in ("", "-") or cell.replace(",", "").replace(".", "").isdigit()
+    return cell in ("", "-") or cell.rstrip("*c ").replace(".", "").isdigit()
 
 
 def _head(*, wide: bool) -> Line:
@@ -75,26 +104,32 @@ def _head(*, wide: bool) -> Line:
 
 
 def _line(row: Row, *, wide: bool) -> Line:
-    strategy, theirs = row.strategy, row.theirs
-    acts = row.activations
+    theirs, acts = row.theirs, row.activations
     more = (
         _gib(row.buckets),
         _gib(acts.full) if acts else "-",
         _gib(acts.checkpointed) if acts else "-",
     )
     return (
-        str(strategy.stage),
-        PLACES[strategy.optimizer],
-        PLACES[strategy.params],
-        str(int(strategy.zero_init)) if strategy.stage == 3 else "-",
+        *_names(row),
         _gib(theirs.gpu) if theirs else "-",
         _gib(theirs.cpu) if theirs else "-",
         _gib(row.states.gpu),
         _gib(row.states.cpu),
         *(more if wide else ()),
-        _gib(row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu),
+        _gib(total(row)),
         {"checkpointing": "ckpt"}.get(row.fits, row.fits) or "-",
         " ".join(row.faults),
+    )
+
+
+def _names(row: Row) -> Line:
+    strategy = row.strategy
+    return (
+        str(strategy.stage),
+        PLACES[strategy.optimizer],
+        PLACES[strategy.params],
+        str(int(strategy.zero_init)) if strategy.stage == 3 else "-",
     )
 
 
@@ -162,7 +197,9 @@ def _wrapped(line: str, width: int) -> str:
     )
 
 
-def as_data(question: Question, rows: Sequence[Row], advice: Recommendation) -> dict[str, Any]:
+def as_data(
+    question: Question, rows: Sequence[Row], advice: Recommendation, grid: Grid | None = None
+) -> dict[str, Any]:
     """The same for programs; sizes in bytes, times in seconds."""
     chosen = None
     if advice.row is not None:
@@ -177,12 +214,19 @@ def as_data(question: Question, rows: Sequence[Row], advice: Recommendation) -> 
         "strategies": [_row(row) for row in rows],
         "faults": FAULTS,
         "recommendation": {"strategy": chosen, "text": advice.text},
+        "by_nodes": {str(n): [_brief(row) for row in same] for n, same in (grid or {}).items()},
     }
 
 
 def _strategy(strategy: Strategy) -> dict[str, Any]:
     data = asdict(strategy)
     return data if strategy.stage == 3 else {**data, "zero_init": None}
+
+
+def _brief(row: Row) -> dict[str, Any]:
+    keys = ("gpu", "gpu_checkpointed", "cpu", "nvme", "seconds")
+    numbers = {key: getattr(row, key) for key in keys}
+    return {**_strategy(row.strategy), **numbers, "fits": row.fits or None}
 
 
 def _row(row: Row) -> dict[str, Any]:

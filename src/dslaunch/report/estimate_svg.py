@@ -12,7 +12,7 @@ from html import escape
 
 from dslaunch.deepspeed.estimate import Question, Recommendation, Row
 from dslaunch.deepspeed.memory import GIB
-from dslaunch.report.estimate import heading, text
+from dslaunch.report.estimate import heading, text, total
 
 BAR, STEP, LEFT, SPAN, RIGHT, TOP = 18, 30, 392, 420, 190, 64
 """Pixels: height of a bar, from bar to bar, room for names, for bars, for figures, for the head."""
@@ -24,7 +24,8 @@ _STYLE = "".join(
     for selector, rules in (
         (
             "text",
-            "font:13px system-ui,sans-serif;fill:#111;stroke:#fff;stroke-width:3;paint-order:stroke",
+            "font:13px system-ui,sans-serif;fill:#111;"
+            "stroke:#fff;stroke-width:3;paint-order:stroke",
         ),
         (".head", "font-weight:600;font-size:15px"),
         (".chosen", "font-weight:700"),
@@ -44,7 +45,7 @@ _LINES = (
 def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
     """Draw it as SVG text, to stand in a page or in a file of its own."""
     limit = question.limits.gpu or 0
-    longest = max([*(_parts_total(row) for row in rows), limit, 1])
+    longest = max([*(total(row) for row in rows), limit, 1])
     scale = SPAN / longest
     width, height = LEFT + SPAN + RIGHT, TOP + len(rows) * STEP + 84
     body = [_bar(row, TOP + i * STEP, scale, row is advice.row) for i, row in enumerate(rows)]
@@ -64,14 +65,10 @@ def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> st
 
 def _sizes(row: Row) -> tuple[int, int, int]:
     """States and buckets as they are at their own peak, and what activations add to it."""
-    whole = _parts_total(row)
+    whole = total(row)
     states = min(row.states.gpu, whole)
     buckets = min(row.buckets, whole - states)
     return states, buckets, whole - states - buckets
-
-
-def _parts_total(row: Row) -> int:
-    return row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
 
 
 def name(row: Row) -> str:
@@ -96,9 +93,7 @@ def _bar(row: Row, top: int, scale: float, chosen: bool) -> str:
     return (
         label
         + "".join(boxes)
-        + _text(
-            at + 6, top + 14, f"{_parts_total(row) / GIB:.1f} GiB{fits}", "chosen" if chosen else ""
-        )
+        + _text(at + 6, top + 14, f"{total(row) / GIB:.1f} GiB{fits}", "chosen" if chosen else "")
     )
 
 
@@ -123,7 +118,7 @@ def _advice(words: str, height: int) -> str:
 
 
 def _described(rows: Sequence[Row], advice: Recommendation) -> str:
-    each = [f"{name(row)}: {_parts_total(row) / GIB:.1f} GiB" for row in rows]
+    each = [f"{name(row)}: {total(row) / GIB:.1f} GiB" for row in rows]
     return f"{'; '.join(each)}. {advice.text}"
 
 

@@ -36,6 +36,13 @@ def test_json_has_the_same_in_bytes(dslaunch: Call) -> None:
     assert data["strategies"][1]["seconds"] == pytest.approx(3.15)
 
 
+def test_other_numbers_of_nodes_are_shown_beside_each_other(dslaunch: Call) -> None:
+    assert "4 NODES" in dslaunch(*SEVEN, *ROOM, "--by-nodes", "1,4").stdout
+    data = json.loads(dslaunch(*SEVEN, *ROOM, "--by-nodes", "1,4", "--json").stdout)
+    assert list(data["by_nodes"]) == ["1", "4"]
+    assert data["by_nodes"]["4"][1]["fits"] == "yes"
+
+
 def test_a_config_json_gives_activations_too(dslaunch: Call, directory: Path) -> None:
     config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}
     (directory / "config.json").write_text(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed.activations import Batch, activations
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth, collectives, seconds
-from dslaunch.deepspeed.estimate import Limits, Question, estimate, recommend
+from dslaunch.deepspeed.estimate import Limits, Question, by_nodes, estimate, recommend
 from dslaunch.deepspeed.memory import GB, GIB, Machines, Model, Settings, Strategy
 from dslaunch.deepspeed.model_size import Sized, from_config
-from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_rate
+from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_nodes, parse_rate
 from dslaunch.errors import UsageError
 
 SEVEN = Model(7 * 10**9, 65 * 10**6)
@@ -159,10 +159,23 @@ def test_no_number_is_refused(text: str) -> None:
         parse_count(text, "--params")
 
 
-@pytest.mark.parametrize("text", ["", "100", "0Gbit", "fast", "1Gbit/h"])
+@pytest.mark.parametrize("text", ["", "100", "0Gbit", "1e99Gbit", "fast", "1Gbit/h"])
 def test_no_rate_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--bandwidth"):
         parse_rate(text, "--bandwidth")
+
+
+def test_numbers_of_nodes_are_sorted_and_each_is_there_once() -> None:
+    assert parse_nodes("4, 1,2,2", "--by-nodes") == (1, 2, 4)
+    for text in ("", "0", "1,", "1-4", "x", "9999999"):
+        with pytest.raises(UsageError, match="--by-nodes"):
+            parse_nodes(text, "--by-nodes")
+
+
+def test_more_nodes_never_need_more_of_a_gpu() -> None:
+    grid = by_nodes(question(ROOM, LLAMA), (1, 2, 4, 8))
+    for same in zip(*grid.values(), strict=True):
+        assert [row.gpu for row in same] == sorted((row.gpu for row in same), reverse=True)
 
 
 @given(st.integers(1, 40), st.integers(1, 16), st.integers(8, 12))

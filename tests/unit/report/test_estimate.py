@@ -10,7 +10,7 @@ import pytest
 
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth
-from dslaunch.deepspeed.estimate import Limits, Question, estimate, recommend
+from dslaunch.deepspeed.estimate import Limits, Question, by_nodes, estimate, recommend
 from dslaunch.deepspeed.memory import GB, Machines, Model
 from dslaunch.deepspeed.model_size import Sized
 from dslaunch.report import estimate as report
@@ -49,6 +49,12 @@ def test_the_tables_for_a_wide_terminal_and_a_known_shape(golden: Golden) -> Non
 @pytest.mark.parametrize("width", [80, 110, 150])
 def test_no_line_is_longer_than_the_terminal(question: Question, width: int) -> None:
     assert max(map(len, texts(question, width).splitlines())) <= width
+
+
+def test_the_tables_for_several_numbers_of_nodes(golden: Golden) -> None:
+    grid = report.grid_text(by_nodes(SHAPED, (1, 2, 4, 16)))
+    golden("estimate/by-nodes.txt", grid)
+    assert max(map(len, grid.splitlines())) <= 80
 
 
 def test_the_data_are_plain_json_with_every_way_to_train() -> None:
