@@ -111,6 +111,20 @@ def _which(names: List[str]) -> Dict[str, Optional[str]]:
     return found
 
 
+def _present(names: List[str]) -> Dict[str, str]:
+    """Where programs are that systems keep, by name, and which absolute paths exist; what is not
+    there is left out. The session's PATH is not searched: it may lead to a file server."""
+    import shutil
+
+    found = {
+        name: (name if os.path.exists(name) else None)
+        if name.startswith("/")
+        else shutil.which(name, path=SYSTEM_PATHS)
+        for name in names
+    }
+    return {name: path for name, path in found.items() if path}
+
+
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
     """PCI devices of these vendors (`0x10de`), by address: class, device, and kernel driver."""
     found = {}
@@ -170,21 +184,6 @@ def _each(argument: Answer) -> Dict[str, Answer]:
     with ThreadPoolExecutor(max_workers=argument["at_once"]) as pool:
         running = {name: pool.submit(one, argv) for name, argv in programs.items()}
         return {name: future.result() for name, future in running.items()}
-
-
-def _present(names: List[str]) -> Dict[str, str]:
-    """Where programs are, by name, and which absolute paths exist; what is not there is left
-    out."""
-    import shutil
-
-    search = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
-    found = {
-        name: name
-        if name.startswith("/") and os.path.exists(name)
-        else shutil.which(name, path=search)
-        for name in names
-    }
-    return {name: path for name, path in found.items() if path}
 
 
 def _texts(paths: List[str]) -> Dict[str, str]:
@@ -346,7 +345,7 @@ def clean() -> None:
     network.hang_up()
 
 
-AT_ONCE = ("read", "limits", "environment", "which", "pci", "interfaces", "listen")
+AT_ONCE = ("read", "limits", "environment", "present", "which", "pci", "interfaces", "listen")
 """Kinds that cannot hang."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
     "read": _read,

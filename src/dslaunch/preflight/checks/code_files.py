@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from dslaunch.preflight.check import Asked, Check, Nodes, Question, Scope, Verdict
+from dslaunch.preflight.check import Asked, Check, Level, Nodes, Question, Scope, Verdict
 
 Digests = Mapping[str, str | None]
 
@@ -37,19 +37,16 @@ def _judged(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Verdict]:
     hosts = tuple(said)
     if not any(digest for found in said.values() for digest in found.values()):
         words = f"{_some([path for path, _ in scope.files])} not there"
-        level, fix = ("info", "") if here else ("fail", "copy it there, or correct its path")
-        yield Verdict(level, words, fix=fix, hosts=hosts)  # type: ignore[arg-type]
+        level: Level = "info" if here else "fail"
+        fix = "" if here else "copy it there, or correct its path"
+        yield Verdict(level, words, fix=fix, hosts=hosts)
         return
     wanted = {path: here.get(path) or _most(path, said) for path, _ in scope.files}
     bad = {
         h: [p for p, digest in wanted.items() if found.get(p) != digest]
         for h, found in said.items()
     }
-    if (
-        len(hosts) > 0
-        and all(bad.values())
-        and len({str(sorted(d.items())) for d in said.values()}) == 1
-    ):
+    if all(bad.values()) and len({str(sorted(d.items())) for d in said.values()}) == 1:
         yield Verdict("info", f"{_some(bad[hosts[0]])} not as it is here", hosts=hosts)
         return
     for host, paths in bad.items():

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Verdict, odd_ones, passed
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Verdict,
+    odd_ones,
+    passed,
+)
 from dslaunch.topology import nccl
 
 OBEYED = ("NCCL_*", "GLOO_*", "TP_SOCKET_IFNAME", "TORCH_NCCL_*", "UCX_NET_DEVICES")
@@ -35,8 +44,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     remarks = {r.path: r for r in nccl.check(theirs, "the login's environment")}
     for remark in remarks.values():
         bad = bad or remark.level != "info"
-        level = "info" if remark.level == "info" else "warn"
-        yield Verdict(level, remark.message[:160], "", remark.fix or "")  # type: ignore[arg-type]
+        level: Level = "info" if remark.level == "info" else "warn"
+        yield Verdict(level, remark.message[:160], "", remark.fix or "")
     silent = [f"{name}={value[:60]}" for name, value in theirs.items() if name not in remarks]
     if silent:
         yield Verdict("info", f"set at login: {', '.join(silent)}"[:200])

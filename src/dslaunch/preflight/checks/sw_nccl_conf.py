@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Verdict, odd_ones, passed
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Verdict,
+    odd_ones,
+    passed,
+)
 from dslaunch.topology import nccl
 
 FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
@@ -22,9 +31,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         found = settings(text)
         remarks = nccl.check(found, path)
         for remark in remarks:
-            level = "info" if remark.level == "info" else "warn"
+            level: Level = "info" if remark.level == "info" else "warn"
             words = f"{path}: {remark.message[:160]}"
-            yield Verdict(level, words, "", remark.fix or "", f"cat {path}")  # type: ignore[arg-type]
+            yield Verdict(level, words, "", remark.fix or "", f"cat {path}")
         if found and not remarks:
             shown = ", ".join(f"{name}={value[:60]}" for name, value in sorted(found.items()))
             yield Verdict("info", f"{path} sets {shown}"[:200])

@@ -1,0 +1,230 @@
+"""`dslaunch preflight` over real sshd: a healthy cluster is found healthy, and each fault planted
+on one node is found, there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.testbed.vcluster import VirtualCluster
+from tests.testbed.vcluster.api import Text
+
+SITE = "/root/venv/lib/python3.11/site-packages".replace(
+    "3.11", f"{sys.version_info[0]}.{sys.version_info[1]}"
+)
+CLUSTER = """
+nodes: [{host: 'node[1-4]', slots: 1}]
+python: /root/venv/bin/python
+ssh: {connect_timeout: 4}
+storage: {workdir: /root/work, checkpoints: /shared/preflight, node_local: /scratch}
+job: {script: code/train.py}
+"""
+HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n10.77.255.1 control\n"
+FIREWALL = """\
+add table inet planted
+add chain inet planted {hook} {{ type filter hook {hook} priority 0; }}
+add rule inet planted {hook} {rule}
+"""
+OLD = "torch-2.4.0.dist-info"
+NEW = "torch-2.5.1.dist-info"
+
+
+@dataclass
+class Site:
+    """A cluster with an environment and a script on every node, and a project on control."""
+
+    cluster: VirtualCluster
+
+    def sh(self, node: str, line: str) -> None:
+        """Run a shell line as root of a node."""
+        self.cluster.run(node, ["sh", "-c", line], user="root", check=True)
+
+    def preflight(self, *words: str) -> Text:
+        """`dslaunch preflight` with these words, in the project."""
+        command = [sys.executable, "-m", "dslaunch", "preflight", *words]
+        return self.cluster.run("control", command, cwd="/root/project", timeout=60)
+
+    def findings(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """The exit code, and what was found that is not well."""
+        done = self.preflight("c.yaml", "--json", *words)
+        assert done.stdout.startswith("{"), done.stderr
+        found = json.loads(done.stdout)["findings"]
+        return done.returncode, [f for f in found if f["level"] in ("fail", "warn", "unknown")]
+
+    def firewall(self, node: str, hook: str, rule: str) -> None:
+        """Add a rule to a node's firewall."""
+        text = FIREWALL.format(hook=hook, rule=rule)
+        self.cluster.run(node, ["nft", "-f", "-"], stdin=text, user="root", check=True)
+
+
+@pytest.fixture(scope="module")
+def site(session_cluster4: VirtualCluster) -> Iterator[Site]:
+    made = Site(session_cluster4)
+    if made.cluster.cluster.settings.single_uid:
+        pytest.skip("faults are planted as root of the nodes")
+    made.sh("control", "mkdir -p /root/project/code /shared/preflight")
+    made.cluster.put("control", "/root/project/c.yaml", CLUSTER)
+    made.cluster.put("control", "/root/project/code/train.py", "print('hello')\n")
+    for node in made.cluster.names:
+        made.sh(node, f"{sys.executable} -I -m venv --without-pip --symlinks /root/venv")
+        made.sh(node, f"mkdir -p {SITE}/{NEW} /root/work/code")
+        made.cluster.put(node, "/root/work/code/train.py", "print('hello')\n")
+    yield made
+    for node in made.cluster.names:
+        made.sh(node, "rm -rf /root/venv /root/work")
+    made.sh("control", "rm -rf /root/project /shared/preflight")
+
+
+def test_a_healthy_cluster_is_fit_and_saved_answers_say_the_same(site: Site) -> None:
+    code, bad = site.findings("--save", "facts.json")
+    assert (code, bad) == (0, [])
+    live = json.loads(site.preflight("c.yaml", "--json", "--save", "facts.json").stdout)
+    again = site.preflight("--from", "facts.json", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["findings"] == live["findings"]
+    assert {f["check"] for f in live["findings"]} > {"net.mesh", "fs.shared", "ssh.client"}
+
+
+def test_the_mesh_of_logins_between_nodes_is_tried_when_asked_for(site: Site) -> None:
+    done = site.preflight("c.yaml", "--only", "ssh.mesh", "--json")
+    found = {f["check"]: f for f in json.loads(done.stdout)["findings"]}
+    assert found["ssh.mesh"]["level"] == "pass", found["ssh.mesh"]
+    assert found["ssh.mesh"]["hosts"] == ["node1", "node2", "node3", "node4"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is planted, how it is undone, and what must be found: check, level, words."""
+
+    name: str
+    node: str
+    plant: Callable[[Site], None]
+    heal: Callable[[Site], None]
+    finds: tuple[tuple[str, str, str], ...]
+
+
+def by_shell(name: str, node: str, plant: str, heal: str, *finds: tuple[str, str, str]) -> Fault:
+    """A fault of two shell lines."""
+    return Fault(name, node, lambda s: s.sh(node, plant), lambda s: s.sh(node, heal), finds)
+
+
+def by_name(name: str, node: str, fault: str, *more: object) -> Fault:
+    """A fault that the virtual cluster has."""
+    *arguments, finds = more
+    return Fault(
+        name,
+        node,
+        lambda s: s.cluster.fault(node, fault, *arguments),  # type: ignore[arg-type]
+        lambda s: s.cluster.heal(node),
+        finds,  # type: ignore[arg-type]
+    )
+
+
+def by_firewall(name: str, node: str, rules: dict[str, str], *finds: tuple[str, str, str]) -> Fault:
+    """A fault of rules by hook."""
+
+    def plant(s: Site) -> None:
+        for hook, rule in rules.items():
+            s.firewall(node, hook, rule)
+
+    return Fault(name, node, plant, lambda s: s.sh(node, "nft delete table inet planted"), finds)
+
+
+NODES = HOSTS + "".join(f"10.77.0.{n} node{n}\n" for n in (1, 3, 4))
+FAULTS = [
+    by_shell(
+        "wrong key",
+        "node2",
+        "mv /root/.ssh/authorized_keys /root/.ssh/away",
+        "mv /root/.ssh/away /root/.ssh/authorized_keys",
+        ("ssh.connect", "fail", "key"),
+    ),
+    by_name("changed host key", "node3", "host-key", (("ssh.connect", "fail", "host key"),)),
+    by_shell(
+        "missing package",
+        "node4",
+        f"mv {SITE}/{NEW} {SITE}/away",
+        f"mv {SITE}/away {SITE}/{NEW}",
+        ("sw.versions", "fail", "torch is missing"),
+    ),
+    by_shell(
+        "other version",
+        "node1",
+        f"mv {SITE}/{NEW} {SITE}/{OLD}",
+        f"mv {SITE}/{OLD} {SITE}/{NEW}",
+        ("sw.versions", "fail", "torch 2.4.0"),
+    ),
+    by_shell(
+        "other script",
+        "node2",
+        "cp /root/work/code/train.py /root/away; echo '#' >>/root/work/code/train.py",
+        "mv /root/away /root/work/code/train.py",
+        ("code.files", "fail", "train.py: another version"),
+    ),
+    by_name("clock ahead", "node3", "skew", "+90", (("clock.skew", "fail", "ahead"),)),
+    by_shell(
+        "127.0.1.1",
+        "node2",
+        f"cp /etc/hosts /root/hosts; printf '{NODES}127.0.1.1 node2\\n' >/etc/hosts",
+        "cat /root/hosts >/etc/hosts; rm /root/hosts",
+        ("host.names", "warn", "its own name is 127.0.1.1"),
+    ),
+    by_firewall(
+        "blocked between two nodes",
+        "node4",
+        {"input": "ip saddr 10.77.0.3 tcp flags syn / syn,ack drop"},
+        ("net.mesh", "fail", "cannot be called by node3"),
+    ),
+    by_firewall(
+        "MTU black hole",
+        "node2",
+        {h: f"ip {to} 10.77.0.0/24 meta length > 1200 drop" for h, to in
+         (("input", "saddr"), ("output", "daddr"))},
+        ("net.mesh", "fail", "big ones do not"),
+    ),
+    by_name("full disk", "node3", "disk-full", "/", (("fs.free", "fail", "free of"),)),
+    by_shell(
+        "read-only scratch",
+        "node1",
+        "mount -o remount,bind,ro /scratch",
+        "mount -o remount,bind,rw /scratch",
+        ("fs.writable", "fail", "/scratch (node-local storage) is read-only"),
+    ),
+    by_shell(
+        "64 MiB of shared memory",
+        "node4",
+        "mount -o remount,size=64m /dev/shm",
+        "mount -o remount,size=256m /dev/shm",
+        ("shm.size", "fail", "/dev/shm is 64 MiB"),
+    ),
+    by_name("silent node", "node4", "cut", "drop", (("ssh.connect", "fail", ""),)),
+    by_shell(
+        "a shared directory that is not",
+        "node2",
+        "mount -t tmpfs none /shared/preflight",
+        "umount /shared/preflight",
+        ("fs.shared", "fail", "is not the directory that the others share"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+def test_a_fault_is_found_on_its_node_and_nothing_else(site: Site, fault: Fault) -> None:
+    fault.plant(site)
+    try:
+        code, bad = site.findings()
+    finally:
+        fault.heal(site)
+    said = [(f["check"], f["level"], f["found"], f["hosts"]) for f in bad]
+    assert code == (4 if any(level == "fail" for _, level, _, _ in said) else 0)
+    assert len(said) == len(fault.finds), said
+    for (check, level, words), found in zip(fault.finds, said, strict=True):
+        assert found[:2] == (check, level), said
+        assert words in found[2].lower() or words in found[2], said
+        assert found[3] == [fault.node], said
+    assert all(f["fix"] and f["see"] for f in bad), bad

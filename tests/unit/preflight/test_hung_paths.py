@@ -1,0 +1,52 @@
+"""A file system that hangs costs its own answer, and is named."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.node import questions, survey
+from dslaunch.preflight.check import Scope
+from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.judge import REACHED, judge
+from tests.checks.recorded import HELLO
+
+WORK = "/tmp/a-mount-that-hangs"
+CHECKS = {name: built_in()[name] for name in ("fs.hung", "fs.free", "fs.writable", "fs.kind")}
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One path never answers, in the child that asks for it."""
+    real = questions.KINDS["path"]
+
+    def path(where: str) -> object:
+        while where == WORK:
+            time.sleep(60)
+        return real(where)
+
+    monkeypatch.setitem(questions.KINDS, "path", path)
+
+
+@pytest.mark.usefixtures("hung")
+def test_a_hung_path_is_named_and_all_else_is_answered_in_the_meantime() -> None:
+    cluster = parse_cluster("nodes: [{host: node1, slots: 1}]", "c.yaml")
+    scope = Scope(cluster, cluster.nodes, directories=(WORK,))
+    asked = [q for check in CHECKS.values() for q in check.ask(scope).values()]
+    began = time.monotonic()
+    answers = survey.ask(
+        {q.key: {"kind": q.kind, "argument": q.argument, "timeout": 1} for q in asked}
+    )
+    assert time.monotonic() - began < 4
+    assert [key for key, answer in answers.items() if "error" in answer] == [f'path "{WORK}"']
+    facts = Facts("", "c.yaml", "0", 0.0, {"node1": NodeFacts(HELLO, answers, None, 1.0)}, {})
+    found = judge(scope, facts, CHECKS).findings
+    hung = [f for f in found if f.check == "fs.hung"]
+    assert [(f.level, f.found) for f in hung] == [
+        ("fail", f"{WORK} does not answer: no answer within 1 s")
+    ]
+    assert {f.check for f in found if f.level in ("fail", "warn")} <= {"fs.hung", "fs.free"}
+    assert REACHED in {f.check for f in found}
