@@ -157,11 +157,11 @@ class Verdict:
     """What was found in the checkpoint directories of a run's nodes."""
 
     newest: Checkpoint | None = None
-    """The newest that a `latest` names."""
+    """The newest of those that a load without a tag would take."""
     problem: PlanError | None = None
     """Why these nodes, in this order, cannot load it."""
     in_place: tuple[Checkpoint, ...] = ()
-    """All that `latest` names somewhere and that every rank can load."""
+    """Those of them that every rank can load."""
 
 
 def judge(
@@ -172,7 +172,7 @@ def judge(
 ) -> Verdict:
     """What a run on this allocation could resume. `ranks` is the rank map that was left there;
     `path` the checkpoint that the script is told to take, where there are several."""
-    named = [checkpoint for checkpoint in checkpoints if checkpoint.is_latest]
+    named = meant(checkpoints, allocation.hosts[0])
     if path is not None:
         root = posixpath.basename(posixpath.normpath(path))
         named = [c for c in named if posixpath.basename(c.root) == root] or named
@@ -185,6 +185,17 @@ def judge(
         words = f"{good[-1].root} can be resumed here: name it, --resume_from_checkpoint"
         problem = PlanError(problem.message, hint=words)
     return Verdict(named[-1], problem, tuple(good))
+
+
+def meant(checkpoints: Sequence[Checkpoint], first: str) -> list[Checkpoint]:
+    """Of each directory the checkpoint that its `latest` means, in the order of their saving.
+
+    That is what the first node's says, since DeepSpeed writes only that; without one, the newest
+    that another node's names, as where a spare is the first.
+    """
+    newest = {c.root: c for c in checkpoints if c.is_latest}
+    of_first = {c.root: c for c in checkpoints if c.latest.get(first) == c.tag}
+    return sorted((newest | of_first).values(), key=lambda c: (c.saved, c.name))
 
 
 def _problem(

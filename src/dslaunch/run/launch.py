@@ -32,7 +32,7 @@ from dslaunch.run.prepare import decide, inquiry, ship
 from dslaunch.run.reach import closing
 from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
 from dslaunch.run.restart import choose_again
-from dslaunch.run.resume import Attempt, settle
+from dslaunch.run.resume import Attempt, settling
 from dslaunch.run.session import Inbox, Session
 from dslaunch.run.supervisor import Patience, Supervisor
 from dslaunch.run.watch import Screen, Watch
@@ -119,10 +119,11 @@ class Whole:
                 question = replace(question, before=agent_run(self.run, count - 1))
             facts = gather(question, sessions, self.interrupts)
             decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-            attempt = Attempt(self.run, count)
-            decided = settle(
-                question, request.job, sessions, facts, decided, attempt, self.interrupts
+            kept = settling(
+                *(question, request.job, sessions, facts, Attempt(self.run, count)),
+                self.interrupts,
             )
+            decided = kept.before(request.job, decided) if kept else decided
             world = World(allocation, decided.rendezvous, job.min_nodes)
             launchers.get(job.launcher).check(world)
             plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
@@ -138,7 +139,10 @@ class Whole:
             if request.detached:
                 return detach(sessions, inbox, watch, plan, self.secrets, request.patience)
             supervisor = Supervisor(sessions, inbox, watch, self.interrupts, request.patience)
-            return supervisor.run(plan, self.secrets)
+            outcome = supervisor.run(plan, self.secrets)
+            if kept is not None:
+                kept.after()
+            return outcome
 
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Start once more with what is left of the nodes and the spares."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import time
@@ -13,6 +14,7 @@ from dslaunch.deepspeed import resume
 from dslaunch.deepspeed.checkpoint import Checkpoint, find
 from dslaunch.deepspeed.placement import rank_map, ranks_path
 from dslaunch.deepspeed.storage import find_config
+from dslaunch.errors import DslaunchError
 from dslaunch.launch.decide import decide_shared
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.job import Job
@@ -35,43 +37,24 @@ class Attempt:
     """0 for the first."""
 
 
-def settle(
-    question: Inquiry,
-    job: Job,
-    sessions: Sequence[Session],
-    facts: Facts,
-    decided: Decided,
-    attempt: Attempt,
-    interrupts: Interrupts,
-) -> Decided:
-    """Look for what the job may resume; have every node ready for it, and note who had which ranks.
-
-    Nothing is asked where storage is shared or no DeepSpeed config is among the arguments. Raises
-    PlanError for a run that means to resume what its nodes cannot load, NodeError, Interrupted.
-    """
-    cluster = question.cluster
-    checkpoints = cluster.storage.checkpoints or decided.workdir
-    if len(sessions) == 1 or find_config(job.args) is None:
-        return decided
-    if decide_shared(cluster, facts, checkpoints)[0] is not False:
-        return decided
-    given = resume.directory(job.args)
-    where = posixpath.join(decided.workdir, given) if given else checkpoints
-    return _Settling(question, list(sessions), where, attempt, interrupts).settle(job, decided)
-
-
 @dataclass(frozen=True, slots=True)
-class _Settling:
+class Settling:
+    """The checkpoint directories of one start's nodes."""
+
     question: Inquiry
     sessions: list[Session]
     directory: str
     attempt: Attempt
     interrupts: Interrupts
 
-    def settle(self, job: Job, decided: Decided) -> Decided:
-        answers = self.ask(
-            [{"do": "survey", "path": self.directory, "seconds": LOOK}] * len(self.sessions)
-        )
+    def before(self, job: Job, decided: Decided) -> Decided:
+        """Look for what the job may resume, have every node ready for it, and note who has which
+        ranks.
+
+        Raises PlanError for a run that means to resume what its nodes cannot load, NodeError,
+        Interrupted.
+        """
+        answers = self.look()
         failed = [f"{h}: {a['error']}" for h, a in answers.items() if "error" in a]
         if failed:
             unknown = Decision(
@@ -79,63 +62,108 @@ class _Settling:
             )
             return replace(decided, decisions=(*decided.decisions, unknown))
         told = {host: answer["value"] for host, answer in answers.items()}
-        found = find(told, {session.host: session.offset for session in self.sessions})
         ranks = next((s["ranks"] for s in told.values() if isinstance(s["ranks"], dict)), None)
-        path = resume.resumed_path(job.args)
-        verdict = resume.judge(found, self.question.allocation, ranks, path)
+        verdict = self.judge(told, ranks, resume.resumed_path(job.args))
         if verdict.problem is not None and self.wanted(job, verdict.newest, ranks):
             raise verdict.problem
-        written = self.hand_out(verdict.in_place, told, ranks)
+        self.note(ranks)
+        written = self.hand_out(verdict.in_place, told)
         if verdict.newest is None:
             return decided
-        decision = _decision(verdict.newest, verdict.problem is None, written)
+        decision = _decision(verdict.newest, verdict.problem, written)
         return replace(decided, decisions=(*decided.decisions, decision))
+
+    def after(self) -> None:
+        """Have every node's `latest` name what the first node's does now, if that can be: DeepSpeed
+        writes that one alone, and another program may resume later."""
+        with contextlib.suppress(DslaunchError):
+            answers = self.look()
+            if all("value" in answer for answer in answers.values()):
+                told = {host: answer["value"] for host, answer in answers.items()}
+                self.hand_out(self.judge(told, None, None).in_place, told)
+
+    def look(self) -> dict[str, dict[str, Any]]:
+        """What every node answers about its directory. Raises NodeError, Interrupted."""
+        return self.ask({"do": "survey", "path": self.directory, "seconds": LOOK})
+
+    def judge(
+        self, told: Mapping[str, Any], ranks: Mapping[str, Any] | None, path: str | None
+    ) -> resume.Verdict:
+        """What these nodes could resume."""
+        found = find(told, {session.host: session.offset for session in self.sessions})
+        return resume.judge(found, self.question.allocation, ranks, path)
 
     def wanted(self, job: Job, newest: Checkpoint | None, ranks: Mapping[str, Any] | None) -> bool:
         """Whether the job means to resume: it says so, or this run itself has saved it."""
-        ours = ranks is not None and ranks.get("run") == self.attempt.run
-        began = ranks.get("started") if ranks is not None and ours else None
-        saved = isinstance(began, (int, float)) and newest is not None and newest.saved > began
+        began = self.began(ranks)
+        saved = began is not None and newest is not None and newest.saved > began
         return resume.resuming(job.args) is not None or (self.attempt.count > 0 and saved)
 
-    def hand_out(
-        self,
-        checkpoints: Sequence[Checkpoint],
-        told: Mapping[str, Any],
-        ranks: Mapping[str, Any] | None,
-    ) -> list[str]:
-        """Have `latest` on every node, and the rank map; the nodes that lacked the former."""
-        before = ranks or {}
-        started = before.get("started") if before.get("run") == self.attempt.run else None
-        allocation = self.question.allocation
-        note = {**rank_map(self.attempt.run, allocation), "started": started or time.time()}
-        text = _text(ranks_path(self.directory), json.dumps(note) + "\n")
-        self.ask([text] * len(self.sessions))
-        for checkpoint in checkpoints:
-            path = posixpath.join(self.directory, checkpoint.root, "latest")
-            self.ask([_text(path, checkpoint.tag)] * len(self.sessions))
-        return [
-            host
-            for host, said in told.items()
-            if any(said["latest"].get(c.root) != c.tag for c in checkpoints)
-        ]
+    def began(self, ranks: Mapping[str, Any] | None) -> float | None:
+        """When this run was first started, by what it noted then."""
+        if ranks is None or ranks.get("run") != self.attempt.run:
+            return None
+        value = ranks.get("started")
+        return float(value) if isinstance(value, (int, float)) else None
 
-    def ask(self, questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Ask every node its question. Raises NodeError, Interrupted."""
-        asked = [s.ask(shards=q) for s, q in zip(self.sessions, questions, strict=True)]
+    def note(self, ranks: Mapping[str, Any] | None) -> None:
+        """Leave the rank map beside the directory."""
+        made = rank_map(self.attempt.run, self.question.allocation)
+        made["started"] = self.began(ranks) or time.time()
+        self.ask(_text(ranks_path(self.directory), json.dumps(made) + "\n"))
+
+    def hand_out(self, checkpoints: Sequence[Checkpoint], told: Mapping[str, Any]) -> list[str]:
+        """Have `latest` name these on every node; the nodes on which it did not."""
+        lacking = set()
+        for checkpoint in checkpoints:
+            wrong = {
+                h for h, s in told.items() if s["latest"].get(checkpoint.root) != checkpoint.tag
+            }
+            if wrong:
+                path = posixpath.join(self.directory, checkpoint.root, "latest")
+                self.ask(_text(path, checkpoint.tag))
+            lacking |= wrong
+        return [host for host in told if host in lacking]
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Ask every node. Raises NodeError, Interrupted."""
+        asked = [session.ask(shards=question) for session in self.sessions]
         said = ask_all(asked, self.sessions, self.interrupts)
         return {s.host: a["shards"] for s, a in zip(self.sessions, said, strict=True)}
+
+
+def settling(
+    question: Inquiry,
+    job: Job,
+    sessions: Sequence[Session],
+    facts: Facts,
+    attempt: Attempt,
+    interrupts: Interrupts,
+) -> Settling | None:
+    """What is to be done for a job's checkpoints; None where DeepSpeed needs no help: on shared
+    storage or one node, or without a DeepSpeed config among the arguments."""
+    cluster, workdir = question.cluster, question.directories[0]
+    checkpoints = cluster.storage.checkpoints or workdir
+    if len(sessions) == 1 or find_config(job.args) is None:
+        return None
+    if decide_shared(cluster, facts, checkpoints)[0] is not False:
+        return None
+    given = resume.directory(job.args)
+    where = posixpath.join(workdir, given) if given else checkpoints
+    return Settling(question, list(sessions), where, attempt, interrupts)
 
 
 def _text(path: str, text: str) -> dict[str, str]:
     return {"do": "text", "path": path, "text": text}
 
 
-def _decision(newest: Checkpoint, good: bool, written: Sequence[str]) -> Decision:
-    if not good:
-        why = "some ranks' shards are not on their nodes; nothing says that this run resumes"
+def _decision(
+    newest: Checkpoint, problem: DslaunchError | None, written: Sequence[str]
+) -> Decision:
+    if problem is not None:
+        why = f"{problem.message.splitlines()[-1]}; nothing says that this run resumes"
         return Decision(NAME, f"{newest.name} cannot be resumed here", why)
     why = "every rank finds its shards on its own node"
     if written:
-        why += f"; `latest` was missing on {', '.join(written)} and is there now"
+        why += f"; `latest` now names it on {', '.join(written)} too"
     return Decision(NAME, f"{newest.name} can be resumed", why)

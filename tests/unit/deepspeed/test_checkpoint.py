@@ -283,6 +283,13 @@ def test_what_could_be_resumed_is_found() -> None:
     assert resume.judge([], allocation("a", "b")) == resume.Verdict()
 
 
+def test_what_the_first_nodes_latest_names_is_meant_and_else_the_newest() -> None:
+    found = [replace(c, latest={"a": "s1", "b": "s3"}) for c in three(newest_whole=True)]
+    assert [c.tag for c in resume.meant(found, "a")] == ["s1"]
+    assert [c.tag for c in resume.meant(found, "b")] == ["s3"]
+    assert [c.tag for c in resume.meant(found, "spare")] == ["s3"]
+
+
 def trainers(number: int, at: float) -> dict[str, Any]:
     """What the two nodes hold of the Trainer's `checkpoint-<number>`."""
     root, made = f"checkpoint-{number}", two_nodes(2, at, tag=f"global_step{number}")
