@@ -309,7 +309,7 @@ def section(path: str) -> str:
 
 
 def _by_hand(row: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("late", "note", "meaning", "source")
+    left_out = ("late", "note", "meaning", "change", "source")
     return {key: value for key, value in row.items() if key not in left_out}
 
 

@@ -35,7 +35,9 @@ APP = typer.Typer(
 ROUNDS = 5
 """How often `--fix` looks again, since mending one thing can show another."""
 
-Given = Annotated[Path, typer.Argument(metavar="FILE", help="The config; - for standard input.")]
+Given = Annotated[
+    list[Path], typer.Argument(metavar="FILE", help="A config or several; - for standard input.")
+]
 Version = Annotated[
     str | None,
     typer.Option("--deepspeed", metavar="VERSION", help="Which DeepSpeed; default: the newest."),
@@ -83,7 +85,7 @@ class Around:
 
 @APP.command("lint")
 def lint(
-    file: Given,
+    files: Given,
     cluster: ClusterFile = None,
     script_args: ScriptArgs = None,
     reader: For = None,
@@ -117,13 +119,16 @@ def lint(
     around = Around(
         reader, version, _words(script_args), ranks or world, tensor, pipeline, parameters, hardware
     )
-    text = _read(file)
-    remarks = checked(text, str(file), around)
-    if fix:
-        remarks = _mend(file, text, remarks, around)
+    remarks = [remark for file in files for remark in _remarks(file, around, fix)]
     _show(remarks, form)
     if any(remark.level == "error" for remark in remarks):
         raise typer.Exit(ConfigError.exit_code)
+
+
+def _remarks(file: Path, around: Around, fix: bool) -> tuple[Remark, ...]:
+    text = _read(file)
+    remarks = checked(text, str(file), around)
+    return _mend(file, text, remarks, around) if fix else remarks
 
 
 def _words(script_args: str | None) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, Literal
 
@@ -50,7 +51,8 @@ def coerced(key: Key, value: Any) -> Any:
     """What pydantic makes of a value that it takes."""
     if value == "auto" or _leaves(key, value):
         return value
-    return _adapter(key.type, key.choices).validate_python(value)
+    made = _adapter(key.type, key.choices).validate_python(value)
+    return made.value if isinstance(made, Enum) else made
 
 
 def _leaves(key: Key, value: Any) -> bool:
@@ -155,8 +157,6 @@ def _open_ended(choices: tuple[Any, ...]) -> bool:
 
 
 def _enumeration(choices: tuple[Any, ...]) -> Any:
-    from enum import Enum, IntEnum
-
     if all(isinstance(choice, int) for choice in choices):
         return IntEnum("Choice", {f"n{c}": c for c in choices})
     return Enum("Choice", {f"c{i}": c for i, c in enumerate(choices)}, type=str)

@@ -43,7 +43,6 @@ def _checked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Rem
         yield subject.remark("wrong-value", "error", path, message, None, CHECKED, edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
-        made = getattr(made, "value", made)
         message = f"{shown(value)} is taken for {json.dumps(made)}"
         yield subject.remark(
             "coerced-value", "info", path, message, f"write {json.dumps(made)}", CHECKED,
