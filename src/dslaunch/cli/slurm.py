@@ -101,16 +101,19 @@ def make_batch(asked: options.Asked, chosen: Selection, settings: list[str]) -> 
     from dslaunch.launch.assume import assume
     from dslaunch.render.launch import Launch
     from dslaunch.render.sbatch import Batch
+    from dslaunch.run.prepare import localise_config
     from dslaunch.slurm.settings import overridden
 
     cluster = asked.cluster
     allocation = select(cluster, chosen)
     decided = assume(cluster, allocation, str(Path.cwd()))
+    shared, count = cluster.storage.shared, len(allocation.placements)
+    job, files, _ = localise_config(asked.job, Path.cwd(), shared, count)
     wanted = overridden(cluster.slurm, settings)
     if chosen.nodes is not None:
         wanted = replace(wanted, nodes=None)
     return Batch(
-        Launch(cluster.name, allocation, asked.job, decided),
+        Launch(cluster.name, allocation, job, replace(decided, files=files)),
         wanted,
         port=cluster.network.master_port,
         pinned=bool(chosen.include),

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word, exports, quote
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.plan import node_environment
+from dslaunch.launch.plan import RUN_DIRECTORY, node_environment
 from dslaunch.launch.program import kind_flag, positional, python_command, torch_positional
 from dslaunch.render.lines import directory
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node, Placement
     from dslaunch.launch.job import Job
+    from dslaunch.launch.plan import File
     from dslaunch.render.launch import Launch
 
 NODE, RANK, LOCAL = Var("SLURM_NODEID"), Var("SLURM_PROCID"), Var("SLURM_LOCALID")
@@ -103,9 +104,12 @@ def node_text(seat: Seat, notice: Notice | None) -> str:
     lines = exports(env)
     lines += [f"cd {quote(directory(launch.decided.workdir))} || exit"]
     lines += _activated(node.activate)
-    lines += start.before
-    direct = launch.job.launcher == "direct"
-    lines += _signalled(start.command, notice, direct) if notice else [_exec(start.command)]
+    files = launch.decided.files
+    lines += [*start.before, *_files(files)]
+    if notice is None and not files:
+        return "\n".join([*lines, _exec(start.command)])
+    after = [f'rm -rf "${RUN_DIRECTORY.name}"'] if files else []
+    lines += _attended(start.command, notice, launch.job.launcher == "direct", after)
     return "\n".join(lines)
 
 
@@ -132,34 +136,54 @@ class Notice:
     """How often the job may start again after it."""
 
 
-def _signalled(command: Command, notice: Notice, direct: bool) -> list[str]:
-    """Start it so that ranks get a signal, and only those that handle it notice.
+def _attended(command: Command, notice: Notice | None, direct: bool, after: list[str]) -> list[str]:
+    """Start it, hand on what is meant for it, and do something `after` it.
 
-    Launchers must not: torch's would give its ranks 30 seconds and kill them (torch 2.13,
+    Ranks alone get the notice, and only those that handle it take notice. Launchers must not:
+    torch's would give its ranks 30 seconds and kill them (torch 2.13,
     distributed/elastic/agent/server/api.py), DeepSpeed's would just die. A signal that is
     ignored when a program starts stays so in what it starts, until that sets a handler; so
     ranks without one do not die of it either (submitit #1793). SLURM signals the task alone, or
     all that it started, by its configuration (proctrack); so each rank may get it twice.
-
-    Who has saved and ends badly must not have the others killed before they have saved, so it
-    ends well where the job starts again anyway.
     """
-    name, child = notice.signal, "rank" if direct else "launcher"
-    ranks = f'"${child}"' if direct else f'$(cat "/proc/${child}/task/${child}/children")'
-    start = f"((${{SLURM_RESTART_COUNT:-0}} < {notice.requeue}))"
+    child = "rank" if direct else "launcher"
     return [
-        f"trap '' {name} # until {'the' if direct else 'a'} rank sets a handler",
+        *([f"trap '' {notice.signal} # until a rank sets a handler"] if notice else []),
         f"{wrapped(command)} &",
-        f"{child}=$! asked=0 warned=false",
-        f"trap 'asked=$((asked + 1)) warned=true; kill -{name} {ranks}' {name}",
+        f"{child}=$! asked=0{' warned=false' if notice else ''}",
+        *([_notice_trap(notice.signal, child, direct)] if notice else []),
         f"trap 'asked=$((asked + 1)); kill \"${child}\"' TERM",
         "while :; do",
         "  seen=$asked",
         f'  wait "${child}"; code=$?',
         '  [ "$seen" != "$asked" ] || break',
         "done",
-        *([f"! $warned || ! {start} || exit 0"] if notice.requeue else []),
+        *after,
+        *(_comes_again(notice) if notice and notice.requeue else ()),
         'exit "$code"',
+    ]
+
+
+def _notice_trap(signal: str, child: str, direct: bool) -> str:
+    ranks = f'"${child}"' if direct else f'$(cat "/proc/${child}/task/${child}/children")'
+    return f"trap 'asked=$((asked + 1)) warned=true; kill -{signal} {ranks}' {signal}"
+
+
+def _comes_again(notice: Notice) -> tuple[str, ...]:
+    """Who has saved and ends badly must not have the others killed before they have saved, so it
+    ends well where the job starts again anyway."""
+    return (f"! $warned || ! ((${{SLURM_RESTART_COUNT:-0}} < {notice.requeue})) || exit 0",)
+
+
+def _files(files: tuple[File, ...]) -> list[str]:
+    """Make the files that the command names, in a directory of the task's own."""
+    if not files:
+        return []
+    directory = RUN_DIRECTORY.name
+    lines = [f"{directory}=$(mktemp -d) || exit"]
+    return lines + [
+        f"printf %s {quote(file.text)} >{quote((RUN_DIRECTORY, f'/{file.name}'))} || exit"
+        for file in files
     ]
 
 

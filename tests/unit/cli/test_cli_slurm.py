@@ -55,6 +55,14 @@ def test_selection_and_settings_are_in_the_script(project: Path) -> None:
     assert "#SBATCH --nodelist=n[1-2]\n" in pinned
 
 
+def test_a_deepspeed_config_says_that_checkpoints_are_not_shared(project: Path) -> None:
+    (project / "cluster.yaml").write_text(f"{FILE}storage: {{shared: false}}\n")
+    (project / "ds.json").write_text('{"train_batch_size": 8}')
+    script = dslaunch(project, "--render", "train.py", "--deepspeed_config", "ds.json").stdout
+    assert "use_node_local_storage" in script
+    assert '--deepspeed_config "$DSLAUNCH_NODE_DIR"/ds_config.json' in script
+
+
 def test_the_script_can_be_written_to_a_file(project: Path) -> None:
     assert dslaunch(project, "-o", "job.sbatch").returncode == 0
     assert (project / "job.sbatch").read_text().startswith("#!/bin/bash")

@@ -22,6 +22,7 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import PlanError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
+from dslaunch.launch.plan import RUN_DIRECTORY, File
 from dslaunch.render.launch import Launch
 from dslaunch.render.node_text import STEPS
 from dslaunch.render.sbatch import Batch, directives, grouped, notes, sbatch
@@ -144,6 +145,22 @@ def test_deepspeeds_map_counts_every_node_and_names_its_own_gpus(stage: Path) ->
     maps = [next(a for a in argv if a.startswith("--world_info=")) for argv, _ in seen]
     world = json.loads(base64.urlsafe_b64decode(maps[0].partition("=")[2]))
     assert world == {"0": [0, 1], "1": [0, 1]}
+
+
+def test_a_file_for_every_node_is_made_there_and_removed(stage: Path) -> None:
+    made = batch(program="witness", kind="command", args=((RUN_DIRECTORY, "/c.json"),))
+    file = File("c.json", '{"it\'s": "$5"}\n')
+    decided = replace(made.launch.decided, files=(file,))
+    reader = "import os, sys\nprint(sys.argv[1], open(sys.argv[1]).read(), end='')\n"
+    (stage / "witness").write_text(f"#!{sys.executable}\n{reader}")
+    script = sbatch(replace(made, launch=replace(made.launch, decided=decided)))
+    done = subprocess.run(
+        ["bash"], input=script, env=environment(stage, 1), text=True, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [file.text.strip()] * 2
+    assert not any(Path(line.partition(" ")[0]).exists() for line in lines)
 
 
 def test_the_script_is_as_long_for_many_nodes_as_for_two() -> None:
