@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.testbed.test_control import dslaunch
 from tests.testbed.test_runs import EXAMPLES, Project, project, wait_for
 from tests.testbed.vcluster.api import Text
 
@@ -18,6 +17,8 @@ __all__ = ["project"]
 pytestmark = [pytest.mark.torch, pytest.mark.deepspeed]
 NODES = "nodes: [{host: 'node[1-3]', slots: 1}, {host: node4, slots: 1, spare: true}]"
 TRAIN = ("train.py", "--deepspeed_config", "ds.json", "--steps", "40", "--save_every", "6")
+PATIENCE = 240
+"""Seconds for one command, most of them for importing torch."""
 REPLACED = ("-i", "node1@node3@node4")
 
 
@@ -39,7 +40,8 @@ def configure(project: Project, stage: int, **more: object) -> None:
 
 def checkpoint(project: Project, *words: str) -> Text:
     """`dslaunch checkpoint` with these words, which must succeed."""
-    done = dslaunch(project, "checkpoint", *words)
+    command = project.command("checkpoint", *words)
+    done = project.cluster.run("control", command, cwd=project.path, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -66,7 +68,7 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
     import torch
 
     configure(training, stage)
-    calm = training.run("c.yaml", *TRAIN, "--save", "calm")
+    calm = training.run("c.yaml", *TRAIN, "--save", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
     one = weights(training, "calm")
     with training.start(
@@ -76,17 +78,17 @@ def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happene
         safe = checkpoint(training, "gather", "c.yaml", "ck", "--tag", "step6", "--to", "safe")
         assert "step6 is in safe" in safe.stdout
         training.cluster.crash("node2")
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE)
         # which of the two is noticed first: that the node is gone, or what its peers die of
         assert running.popen.returncode in (1, 5), err
     again = (*TRAIN, "--save", "ck", "--resume")
-    refused = training.run(*REPLACED, "c.yaml", *again)
+    refused = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
     assert refused.returncode == 3, refused.stderr
     assert "cannot be resumed on these nodes" in refused.stderr
     assert "node4 (ranks 2) lacks" in refused.stderr
     done = checkpoint(training, "spread", "c.yaml", "ck", "--from", "safe", *REPLACED)
     assert "step6 is on node1, node3, node4" in done.stdout
-    resumed = training.run(*REPLACED, "c.yaml", *again)
+    resumed = training.run(*REPLACED, "c.yaml", *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
     assert len(re.findall(r"rank \d resumes ck/step6/\S+ at step 6", resumed.stdout)) == 3
     training.cluster.heal()
@@ -140,7 +142,7 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(training: Proje
     pytest.importorskip("transformers")
     training.write("trainer.py", TRAINER)
     training.write("ds.json", json.dumps(TRAINER_CONFIG))
-    calm = training.run("c.yaml", *TRAINER_ARGS, "--output_dir", "calm")
+    calm = training.run("c.yaml", *TRAINER_ARGS, "--output_dir", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
     one = weights(training, "calm", "checkpoint-24")
     ours = ("--reconnect", "2", "--grace", "1", "--env", "PAUSE=0.5", "c.yaml")
@@ -148,11 +150,11 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(training: Proje
         wait_for(running, "saved 4", times=3)
         checkpoint(training, "gather", "c.yaml", "out", "--tag", "checkpoint-4", "--to", "safe")
         training.cluster.crash("node2")
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE)
         assert running.popen.returncode in (1, 5), err
     checkpoint(training, "spread", "c.yaml", "out", "--from", "safe", *REPLACED)
     again = ("--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-4")
-    resumed = training.run(*REPLACED, "c.yaml", *TRAINER_ARGS, *again)
+    resumed = training.run(*REPLACED, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout.count("trained 24") == 3
     assert "saved 4" not in resumed.stdout
@@ -198,7 +200,7 @@ def by_hand(project: Project, *words: str) -> str:
     text = ""
     for one in running:
         with one:
-            out, err = one.communicate(timeout=120)
+            out, err = one.communicate(timeout=PATIENCE)
             assert one.popen.returncode == 0, err
             text += out + err
     return text
