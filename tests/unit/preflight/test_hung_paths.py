@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import questions, survey
@@ -12,7 +13,6 @@ from dslaunch.preflight.check import Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import REACHED, judge
-from tests.checks.recorded import HELLO
 
 WORK = "/tmp/a-mount-that-hangs"
 CHECKS = {name: built_in()[name] for name in ("fs.hung", "fs.free", "fs.writable", "fs.kind")}
