@@ -207,6 +207,9 @@ class Script:
 
     def _pieces(self, piece: Piece, depth: int) -> Iterator[Piece]:
         given = None
+        if isinstance(piece, Expansion) and (document := _document(piece)):
+            yield from document.pieces()
+            return
         if isinstance(piece, Expansion) and piece.name and not piece.operation:
             seen = piece.shell == 0 or self.exported(piece.name)
             given = self.last(piece.name, piece.place) if seen else None
@@ -222,6 +225,15 @@ class Script:
                         yield Literal(result.text, result.places, quote)
                     else:
                         yield result
+
+
+def _document(expansion: Expansion) -> Text | None:
+    """The here-document of `$(cat <<END ...)`, which is all that comes of it."""
+    if expansion.commands is None or "<<" not in expansion.raw:
+        return None
+    commands = read(expansion.commands, expansion.shell)
+    alone = len(commands) == 1 and commands[0].name == "cat" and not commands[0].arguments
+    return commands[0].document if alone else None
 
 
 def _extents(command: Command) -> Iterator[tuple[int, int]]:

@@ -24,6 +24,7 @@ from dslaunch.slurm.words import (
 )
 
 OPERATOR = re.compile(r"\|\||\|&|\||&&|&>>?|;;&?|;&|;|<<<|<<-?|[<>]&|<>|>>|>\||[<>&()]")
+DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*['\"]?(\w+)['\"]?")
 REDIRECTS = {"<", ">", ">>", ">|", "<>", "<&", ">&", "&>", "&>>", "<<<", "<<", "<<-"}
 VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 OPENS = {"if", "case", "do", "{"}
@@ -294,11 +295,21 @@ class _Reader:
             elif char in "'\"":
                 at = self.behind_quote(at)
                 continue
+            elif match := DOCUMENT.match(self.chars, at):
+                at = self.behind_document(match)
+                continue
             depth += (char == opening) - (char == closing)
             at += 1
             if depth == 0:
                 return min(at, len(self.chars))
         return len(self.chars)
+
+    def behind_document(self, match: re.Match[str]) -> int:
+        """Behind a here-document, whose quotes and brackets stand for themselves."""
+        end = re.compile(rf"^\t*{re.escape(match[1])}[ \t]*$", re.MULTILINE)
+        line = self.chars.find("\n", match.end())
+        found = end.search(self.chars, line) if line >= 0 else None
+        return found.end() if found else match.end()
 
     def behind_quote(self, at: int) -> int:
         quote, at = self.chars[at], at + 1

@@ -41,6 +41,16 @@ class Text:
         held = {at - start: self.held[at] for at in self.held if start <= at < end}
         return Text(self.chars[start:end], self.places[start : end + 1], held)
 
+    def pieces(self) -> Iterator[Piece]:
+        """As pieces of a word in single quotes, with what is held in between."""
+        at = 0
+        for end in (*sorted(self.held), len(self.chars)):
+            if end > at:
+                yield Literal(self.chars[at:end], tuple(self.places[at:end]), "'")
+            if end in self.held:
+                yield self.held[end]
+            at = end + 1
+
     def raw(self, start: int, end: int) -> str:
         """As a person would write it."""
         parts = (self.held[i].raw if i in self.held else self.chars[i] for i in range(start, end))

@@ -21,7 +21,6 @@ SET_BY = {
     "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
     "SLURM_GPUS": ("gpus",),
     "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
-    "SLURM_MEM_PER_NODE": ("mem",),
     "SLURM_ARRAY_TASK_ID": ("array",),
     "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"),
 }

@@ -3,10 +3,13 @@ transformers, DeepSpeed guide, section SLURM): what is right in it, what is risk
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from dslaunch.report.lint import as_text
 from dslaunch.slurm.lint import fixed, lint_script
 
+PAGE = Path(__file__).parents[4] / "docs/howto/check-an-sbatch-script.md"
 SCRIPT = Path(__file__).parent / "guides/srun-bash-c.sbatch"
 
 
@@ -41,3 +44,11 @@ def test_mended_it_is_left_in_peace() -> None:
     mended = fixed(SCRIPT.read_text())
     assert lint_script(mended, SCRIPT.name).remarks == ()
     assert "srun --cpus-per-task=" in mended
+
+
+def test_the_page_shows_what_is_said() -> None:
+    script, shown = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.S | re.M)
+    remarks = lint_script(script, "train.sbatch").remarks
+    said = as_text(remarks).splitlines()
+    assert [line for line in shown.splitlines() if line not in said] == []
+    assert len(remarks) == 5

@@ -81,6 +81,8 @@ def test_arrays_grow_and_become_words() -> None:
         ("L='torchrun --node_rank $R'\nsrun $L x.py", []),
         ("export L=torchrun\nsrun bash -c '$L --node_rank $R x.py'", [1]),
         ("export L=\"torchrun --node_rank $R\"\nsrun bash -c '$L x.py'", [0]),
+        ("L=$(\n  cat <<'E'\ntorchrun --node_rank $R it's\nE\n)\nsrun bash -c \"$L\"", [1]),
+        ('L=$(cat <<E\ntorchrun --node_rank $R\nE\n)\nsrun bash -c "$L"', [0]),
         ("srun bash <<'E'\ntorchrun --node_rank $R\nE", [1]),
         ("srun bash <<E\ntorchrun --node_rank $R\nE", [0]),
     ],

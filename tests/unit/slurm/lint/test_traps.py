@@ -55,6 +55,14 @@ def test_a_good_script_is_left_in_peace(path: Path) -> None:
     assert fixed(text, no_directory) == text
 
 
+def test_our_own_scripts_are_good() -> None:
+    golden = sorted((HERE.parents[2] / "golden").glob("*/sbatch-*.sh"))
+    scripts = {str(path): read(path) for path in golden if read(path).startswith("#!")}
+    said = [str(r) for name, text in scripts.items() for r in lint_script(text, name).remarks]
+    assert len(scripts) > 10
+    assert said == []
+
+
 def test_every_rule_has_a_trap() -> None:
     readings = [read_launches(Script(read(path), path.name, no_directory)) for path in TRAPS]
     silent = [rule.__name__ for rule in RULES if not any(any(rule(one)) for one in readings)]
