@@ -171,6 +171,15 @@ def test_a_file_that_arrives_changed_does_not_appear(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_copy_is_as_private_as_the_user_wants(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        send(b"x", tmp_path / "f")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o640
+
+
 def test_an_empty_file_is_copied(tmp_path: Path) -> None:
     assert send(b"", tmp_path / "empty") == 0
     assert (tmp_path / "empty").read_bytes() == b""
