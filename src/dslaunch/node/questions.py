@@ -101,28 +101,22 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     }
 
 
-def _which(names: List[str]) -> Dict[str, Optional[str]]:
-    """Where programs are: on this session's PATH, or where systems keep them."""
-    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".split(":")
-    found: Dict[str, Optional[str]] = {}
-    for name in names:
-        there = (os.path.join(directory, name) for directory in path if directory)
-        found[name] = next((at for at in there if os.access(at, os.X_OK)), None)
-    return found
-
-
 def _present(names: List[str]) -> Dict[str, str]:
     """Where programs are that systems keep, by name, and which absolute paths exist; what is not
     there is left out. The session's PATH is not searched: it may lead to a file server."""
-    import shutil
-
     found = {
         name: (name if os.path.exists(name) else None)
         if name.startswith("/")
-        else shutil.which(name, path=SYSTEM_PATHS)
+        else _program(name, SYSTEM_PATHS)
         for name in names
     }
     return {name: path for name, path in found.items() if path}
+
+
+def _program(name: str, search: str) -> Optional[str]:
+    """As `shutil.which`, which takes longer to import than to run."""
+    paths = (os.path.join(place, name) for place in search.split(":"))
+    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
@@ -141,6 +135,13 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
 
 
 # ---------------------------------------------------------------- in a child: what may hang
+
+
+def _which(names: List[str]) -> Dict[str, Optional[str]]:
+    """Where programs are: on this session's PATH, which may lead to a file server, or where
+    systems keep them."""
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
+    return {name: _program(name, path) for name in names}
 
 
 def _run(argument: Answer) -> Answer:
@@ -345,7 +346,7 @@ def clean() -> None:
     network.hang_up()
 
 
-AT_ONCE = ("read", "limits", "environment", "present", "which", "pci", "interfaces", "listen")
+AT_ONCE = ("read", "limits", "environment", "present", "pci", "interfaces", "listen")
 """Kinds that cannot hang."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
     "read": _read,
