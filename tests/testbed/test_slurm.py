@@ -239,6 +239,27 @@ def test_a_job_without_shared_storage_is_read_through_its_first_node(site: Site)
     assert "at 50" in done.stdout
 
 
+INSIDE = """
+import os
+from dslaunch.slurm.client import here
+from dslaunch.slurm.inquiry import allocated, partition
+cluster = allocated(here(), None)
+print([(node.host, node.slots) for node in cluster.nodes])
+print(partition(here(), "main").nodes)
+"""
+
+
+def test_an_allocation_and_a_partition_are_known_with_their_gpus(site: Site) -> None:
+    program = [sys.executable, "-c", INSIDE]
+    command = ["salloc", "--nodes=2", "--gres=gpu:h100:3", "--quiet", *program]
+    done = site.cluster.run(CONTROL, command, cwd=site.path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[('node3', (0, 1, 2)), ('node4', (0, 1, 2))]",
+        "(('node1', 4), ('node2', 4), ('node3', 4), ('node4', 4))",
+    ]
+
+
 # ---------------------------------------------------------------- before the start
 
 

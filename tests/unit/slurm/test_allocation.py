@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import UsageError
+from dslaunch.errors import ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
     Given,
     bare_cluster,
@@ -20,6 +21,8 @@ from dslaunch.slurm.allocation import (
     partition_file,
     usable,
 )
+from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.inquiry import allocated, partition
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 ONE_LINE = (
@@ -138,3 +141,25 @@ def test_the_file_of_a_partition_loads(tmp_path: Path) -> None:
     cluster = parse_cluster(partition_file(from_partition(ONE_LINE, "main"), "main"), "c.yaml")
     assert dict(cluster.slurm.options) == {"partition": "main"}
     assert cluster.nodes[0].slots == (0, 1, 2, 3)
+
+
+def answering(environ: dict[str, str], **answers: Done) -> Client:
+    def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        if argv[0] not in answers:
+            raise ToolMissingError(f"{argv[0]} is not here")
+        return answers[argv[0]]
+
+    return Client(environ, run)
+
+
+def test_without_scontrol_sinfo_is_asked_and_the_gpus_are_counted() -> None:
+    client = answering(NODES | {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2"})
+    assert allocated(client, None).nodes[1].slots == (0, 1)
+    client = answering({}, sinfo=Done(0, "a1|gpu:8|idle\n", ""))
+    assert partition(client, "gpu").nodes == (("a1", 8),)
+
+
+def test_a_partition_that_sinfo_does_not_know_is_told() -> None:
+    client = answering({}, sinfo=Done(1, "", "sinfo: error: no such thing\n"))
+    with pytest.raises(UsageError, match="partition gpu: no such thing"):
+        partition(client, "gpu")
