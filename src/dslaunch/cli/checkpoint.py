@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,8 +24,10 @@ from dslaunch.cli.options import (
 from dslaunch.errors import PreflightError, UsageError
 
 if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster
     from dslaunch.deepspeed.checkpoint import Checkpoint
     from dslaunch.run.checkpoints import Holdings
+    from dslaunch.run.places import Place
     from dslaunch.run.shards import Progress
 
 APP = typer.Typer(
@@ -207,41 +210,65 @@ def consolidate(
 
     Example: dslaunch checkpoint consolidate gathered --to weights
     """
-    from dataclasses import replace
-
-    from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.run import consolidate as converter
-    from dslaunch.run.checkpoints import look_here, require
-
     file, directory = split(words)
     if directory is None:
         raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
-    with contextlib.ExitStack() as stack:
-        node = None
-        if on is None:
-            place, path = stack.enter_context(one_place(directory, {}))
-        else:
-            cluster = open_cluster(file)
-            node = node_named(cluster, on)
-            node = replace(node, python=python or node.python)
-            path = on_nodes(cluster, directory)
-            place = only(stack, cluster, on)
-            to = on_nodes(cluster, to)
-        holdings = look_here(place, path)
-        chosen = choose(holdings.checkpoints, tag, directory)
+    form = _Form(tag, python, safetensors, force)
+    if on is None:
+        name = _convert_here(directory, to, form)
+    else:
+        cluster = open_cluster(file)
+        to = on_nodes(cluster, to)
+        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, form)
+    ui.result(f"fp32 weights of {name} are in {f'{on}:' if on else ''}{to}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How to convert what."""
+
+    tag: str | None
+    python: str | None
+    safetensors: bool
+    force: bool
+
+    def check(self, place: Place, directory: str, to: str) -> tuple[Checkpoint, str]:
+        """The checkpoint, and the directory that the converter is given, once all is well."""
+        from dslaunch.deepspeed.checkpoint import choose
+        from dslaunch.run.checkpoints import look_here, require
+        from dslaunch.run.consolidate import check_room, directory_of
+
+        holdings = look_here(place, directory)
+        chosen = choose(holdings.checkpoints, self.tag, directory)
         require(chosen, holdings)
-        if not force:
-            converter.check_room(chosen, place, to)
-        top = converter.directory_of(chosen, holdings.paths[place.name])
-        form = {"safetensors": safetensors}
-        if node is None:
-            made = converter.command(python or sys.executable, top, to, chosen.tag, **form)
-            converter.convert_here(made, ui.say)
-        else:
-            converter.convert_on(
-                cluster, node, converter.node_command(node, top, to, chosen.tag, **form), ui.say
-            )
-    ui.result(f"fp32 weights of {chosen.name} are in {f'{on}:' if on else ''}{to}")
+        if not self.force:
+            check_room(chosen, place, to)
+        return chosen, directory_of(chosen, holdings.paths[place.name])
+
+
+def _convert_here(directory: str, to: str, form: _Form) -> str:
+    from dslaunch.run.consolidate import command, convert_here
+
+    with one_place(directory, {}) as (place, path):
+        chosen, top = form.check(place, path, to)
+    python = form.python or sys.executable
+    made = command(python, top, to, chosen.tag, safetensors=form.safetensors)
+    convert_here(made, ui.say)
+    return chosen.name
+
+
+def _convert_on(cluster: Cluster, on: str, directory: str, to: str, form: _Form) -> str:
+    from dataclasses import replace
+
+    from dslaunch.run.consolidate import convert_on, node_command
+
+    node = node_named(cluster, on)
+    node = replace(node, python=form.python or node.python)
+    with contextlib.ExitStack() as stack:
+        chosen, top = form.check(only(stack, cluster, on), directory, to)
+    made = node_command(node, top, to, chosen.tag, safetensors=form.safetensors)
+    convert_on(cluster, node, made, ui.say)
+    return chosen.name
 
 
 @APP.command()
@@ -262,8 +289,7 @@ def prune(
     from dslaunch.run.shards import in_words
 
     with all_nodes(words) as (_, directory, holdings, _reached):
-        if holdings.failures:
-            _complain(holdings)
+        _complain(holdings)
         old = to_prune(holdings.checkpoints, keep)
         removed = remove_all(old, holdings) if yes else 0
     names = [checkpoint.name for checkpoint in old]

@@ -43,7 +43,6 @@ class NodePlace:
 
     def __init__(self, session: Session) -> None:
         self.name = session.host
-        self.offset = 0.0
         self._session = session
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
