@@ -118,6 +118,10 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
      ("unknown-parameter", "error", "scheduler.params.warmup_steps")),
     ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}},
      ("warmup-steps", "error", "scheduler.params.warmup_num_steps")),
+    ({"bf16": {"enabled": True}, "data_types": {"param_dtype": "fp16"}},
+     ("param-dtype", "error", "data_types.param_dtype")),
+    ({"checkpoint": {"use_node_local_storage": True, "writer": {"type": "FAST"}}},
+     ("local-writer", "warning", "checkpoint.writer")),
     ({"datastates_ckpt": {"enabled": False}}, ("datastates", "error", "datastates_ckpt")),
     ({"checkpoint": {"use_node_local_storage": True, "load_universal": True}},
      ("local-universal", "error", "checkpoint.load_universal")),
@@ -146,6 +150,7 @@ RIGHT: list[dict[str, Any]] = [
     {"_comment": "mine", "$schema": "deepspeed.schema.json", "optimizer": {"type": "Adam", "_": 1}},
     {"bf16": {"enabled": True}, "fp16": {"enabled": False}, "steps_per_print": 2000},
     {"communication_data_type": "FP32", "log_level": "info", "memory_breakdown": False},
+    {"bf16": {"enabled": True}, "data_types": {"param_dtype": "bf16", "grad_accum_dtype": "fp32"}},
     {"data_efficiency": {"enabled": False}, "pipeline": {"stages": "auto"}},
     {"flops_profiler": {"enabled": True, "output_file": None}, "tensorboard": {"enabled": False}},
 ]  # fmt: skip
@@ -218,6 +223,8 @@ HF_CASES: list[tuple[str, dict[str, Any], tuple[str, str, str]]] = [
      ("hf-mismatch", "error", "optimizer.params.lr")),
     ("", {"optimizer": {"type": "Adam", "params": {"lr": 1e-3}}},
      ("hf-mismatch", "warning", "optimizer.params.lr")),
+    ("--warmup_steps 10", {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}},
+     ("hf-mismatch", "error", "scheduler.params.warmup_num_steps")),
     ("--adam_beta1 0.8", {"optimizer": {"type": "Adam", "params": {"betas": [0.9, 0.999]}}},
      ("hf-mismatch", "error", "optimizer.params.betas")),
     ("--max_grad_norm=0.5", {"gradient_clipping": 1.0},
@@ -334,6 +341,12 @@ def test_without_a_world_size_only_what_fails_everywhere_is_an_error() -> None:
     impossible = {"train_batch_size": 33, "train_micro_batch_size_per_gpu": 2,
                   "gradient_accumulation_steps": 1}  # fmt: skip
     assert [r.level for r in remarks(impossible, parallelism=None)] == ["error"]
+
+
+def test_a_pipeline_takes_no_more_than_stage_1() -> None:
+    around = {"parallelism": Parallelism(8, pipeline=2)}
+    assert said({"train_batch_size": 8, **zero(stage=1)}, **around) == []
+    assert ("pipeline-stage", "error", "zero_optimization.stage") in said(zero(stage=2), **around)
 
 
 def test_node_local_checkpoints_of_tensor_ranks_cannot_be_loaded() -> None:

@@ -29,6 +29,12 @@ def node_local(subject: Subject) -> Iterator[Remark]:
             f"a universal checkpoint needs all parts in one directory, and {LOCAL} is set",
             "gather the checkpoint first", ENGINE,
         )  # fmt: skip
+    if subject.raw("checkpoint.writer"):
+        yield subject.remark(
+            "local-writer", "warning", "checkpoint.writer",
+            f"the fast writer does not ask who writes on each node, so {LOCAL} has no effect",
+            "take the writer out", "DeepSpeed 0.19.8, runtime/checkpoint_engine",
+        )  # fmt: skip
     if subject.on("zero_optimization.elastic_checkpoint") and subject.stage in (1, 2):
         yield subject.remark(
             "local-elastic", "error", "zero_optimization.elastic_checkpoint",

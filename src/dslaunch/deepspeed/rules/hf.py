@@ -32,12 +32,21 @@ def matching(subject: Subject) -> Iterator[Remark]:
         return
     for path, name in MATCHED:
         yield from _compared(subject, path, subject.raw(path), name, known[name], known.says(name))
+    yield from _steps(subject, known)
     betas = [known["adam_beta1"], known["adam_beta2"]]
     said = known.says("adam_beta1") or known.says("adam_beta2")
     path = "optimizer.params.betas"
     yield from _compared(subject, path, subject.raw(path), "adam_beta1 and 2", betas, said)
     yield from _train_batch(subject, known)
     yield from _precision(subject, known)
+
+
+def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
+    """Numbers of steps, where an argument says them; else they follow from the data."""
+    for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
+        path, steps = f"scheduler.params.{name}", known.given.get(argument)
+        if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
+            yield from _compared(subject, path, subject.raw(path), argument, steps, True)
 
 
 def _compared(

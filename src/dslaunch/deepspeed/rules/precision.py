@@ -8,6 +8,10 @@ from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
+SHORT = {
+    "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16", "bfloat16": "bf16",
+    "fp32": "fp32", "float32": "fp32", "float": "fp32",
+}  # fmt: skip
 PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
 
 
@@ -70,4 +74,20 @@ def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (both, dynamic_scale, master_weights, reduced_in_bf16)
+def parameters(subject: Subject) -> Iterator[Remark]:
+    """The type of the weights follows from the mode, and must not be said otherwise."""
+    path = "data_types.param_dtype"
+    said = SHORT.get(str(subject.raw(path)))
+    on = [mode for mode in ("fp16", "bf16") if subject.get(f"{mode}.enabled") is not False]
+    mode = on[0] if on else "fp32"
+    known = all(subject.get(f"{mode}.enabled") is not None for mode in ("fp16", "bf16"))
+    if path in subject.table.keys and said is not None and known and said != mode:
+        yield subject.remark(
+            "param-dtype", "error", path,
+            f"{said}, but the mode is {mode}: DeepSpeed stops when the engine starts",
+            f"turn {said} on, or take it out" if said != "fp32" else "take it out",
+            "DeepSpeed 0.19.8, runtime/engine.py",
+        )  # fmt: skip
+
+
+RULES = (parameters, both, dynamic_scale, master_weights, reduced_in_bf16)

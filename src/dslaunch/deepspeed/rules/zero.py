@@ -146,4 +146,15 @@ def norm(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (offload, ratio, gathered, stage3_keys, reduction, norm)
+def pipeline(subject: Subject) -> Iterator[Remark]:
+    """A pipeline keeps all gradients of its stage."""
+    where = subject.parallelism
+    if where is not None and where.pipeline > 1 and subject.stage > 1:
+        yield subject.remark(
+            "pipeline-stage", "error", f"{ZERO}.stage",
+            f"DeepSpeed stops: a PipelineModule takes stage 0 or 1, and the stage is "
+            f"{subject.stage}", "stage 1", "DeepSpeed 0.19.8, runtime/pipe/engine.py",
+        )  # fmt: skip
+
+
+RULES = (pipeline, offload, ratio, gathered, stage3_keys, reduction, norm)
