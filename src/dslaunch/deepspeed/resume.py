@@ -74,8 +74,8 @@ def resumed_path(args: Sequence[Word]) -> str | None:
 
 
 def directory(args: Sequence[Word]) -> str | None:
-    """Where the script saves, if a common option says so."""
-    given = {flag: value for flag, value in options(args) if value != "true"}
+    """Where the script saves, if a common option says so. Numbers say how often."""
+    given = {flag: v for flag, v in options(args) if v.lower() != "true" and not v.isdigit()}
     return next((given[name] for name in DIRECTORIES if given.get(name)), None)
 
 

@@ -376,6 +376,7 @@ def test_arguments_say_whether_a_script_resumes_and_where_it_saves() -> None:
     assert resume.resuming(("--resume=false",)) is None
     assert resume.directory(("--output_dir", "out", "--save", "other")) == "out"
     assert resume.directory(("--save",)) is None
+    assert resume.directory(("--save", "500", "--checkpoint-dir=ck")) == "ck"
 
 
 def test_the_trainer_is_advised_to_save_on_each_node() -> None:
