@@ -86,7 +86,7 @@ def background(reading: Reading) -> Iterator[Remark]:
         if command.operator != "&" or command.shell > 0:
             continue
         waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
-        if not waits:
+        if not waits and not _lingers(script, command):
             yield script.remark(
                 "no-wait",
                 "error",
@@ -95,7 +95,7 @@ def background(reading: Reading) -> Iterator[Remark]:
                 fix="wait $! at the end",
                 source=sources.SBATCH,
             )
-        elif not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
+        elif waits and not any(wait.arguments for wait in waits) and not _asks(script, waits[-1]):
             last = waits[-1]
             single = sum(one.command.operator == "&" for one in reading.launches) == 1
             jobs = sum(c.operator == "&" for c in script.commands)
@@ -109,6 +109,12 @@ def background(reading: Reading) -> Iterator[Remark]:
                 source=sources.BASH_WAIT,
                 edits=(Edit(last.end, last.end, " $!"),) if single and jobs == 1 else (),
             )
+
+
+def _lingers(script: Script, command: Command) -> bool:
+    """Whether the script stays for another reason: a loop, or a sleep."""
+    after = (other for other in script.commands if other.place > command.place)
+    return any(other.keyword in ("while", "until") or other.name == "sleep" for other in after)
 
 
 def _asks(script: Script, wait: Command) -> bool:
@@ -129,7 +135,7 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
             "unbounded-requeue",
             "warning",
             command.place,
-            "a job that fails at once starts over at once, for ever",
+            "nothing counts how often the job starts over: one that cannot succeed goes on for ever",
             fix='[ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] && scontrol requeue "$SLURM_JOB_ID"'
             if requeues
             else "count the submissions in an argument, or use --requeue and SLURM_RESTART_COUNT",

@@ -18,17 +18,20 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
     """A rank that the batch script's shell puts in: 0, on every node."""
     script = reading.script
     seen: set[int] = set()
+    ignored = set(_ignored_places(reading))
     for step in reading.steps:
         for expansion in _expansions(step):
             if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
                 seen.add(expansion.place)
                 certain = step.inner and expansion.quoted
+                idle = expansion.place in ignored
+                follows = "which c10d ignores" if idle else "and training hangs"
                 yield script.remark(
                     "early-rank",
-                    "error",
+                    "warning" if idle else "error",
                     expansion.place,
                     f"{expansion.raw} is put in by the batch script's shell, where it is 0: every"
-                    " node gets 0, and training hangs",
+                    f" node gets 0, {follows}",
                     fix=f"write \\{expansion.raw}"
                     if certain
                     else f"let the node's shell do it: srun bash -c '... {expansion.raw} ...'",
@@ -37,6 +40,14 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
                 )
     if any(launch.step for launch in reading.launches):
         yield from _assigned(reading, seen)
+
+
+def _ignored_places(reading: Reading) -> Iterator[int]:
+    """Where a node's rank is given to a rendezvous that deals out ranks itself."""
+    for launch in reading.launches:
+        backend, rank = launch.option("rdzv_backend"), launch.option("node_rank", "machine_rank")
+        if backend and backend.text == "c10d" and rank and rank.value:
+            yield from (expansion.place for expansion in rank.value.expansions)
 
 
 def _expansions(step: Step) -> Iterator[Expansion]:

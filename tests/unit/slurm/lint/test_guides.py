@@ -46,6 +46,20 @@ def test_mended_it_is_left_in_peace() -> None:
     assert "srun --cpus-per-task=" in mended
 
 
+def test_a_rank_that_c10d_ignores_is_no_error() -> None:
+    text = 'srun -K1 bash -c "torchrun --nnodes 2 --node_rank $SLURM_PROCID %s x.py"\n'
+    for more, level in (("--rdzv_backend c10d", "warning"), ("--master_addr $M", "error")):
+        remarks = lint_script(f"#!/bin/bash\n#SBATCH --nodes=2\n{text % more}").remarks
+        assert [r.level for r in remarks if r.rule == "early-rank"] == [level]
+
+
+def test_a_script_that_stays_needs_no_wait() -> None:
+    text = "#!/bin/bash\nsrun -K1 python serve.py &\n"
+    rules = [r.rule for r in lint_script(text).remarks]
+    assert rules == ["no-wait"]
+    assert lint_script(text + "while curl -s localhost; do sleep 60; done\n").remarks == ()
+
+
 def test_the_page_shows_what_is_said() -> None:
     script, shown = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.S | re.M)
     remarks = lint_script(script, "train.sbatch").remarks
