@@ -135,7 +135,7 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
             "unbounded-requeue",
             "warning",
             command.place,
-            "nothing counts how often the job starts over: one that cannot succeed goes on for ever",
+            "nothing counts how often the job starts over: one that cannot succeed never ends",
             fix='[ "${SLURM_RESTART_COUNT:-0}" -lt 3 ] && scontrol requeue "$SLURM_JOB_ID"'
             if requeues
             else "count the submissions in an argument, or use --requeue and SLURM_RESTART_COUNT",

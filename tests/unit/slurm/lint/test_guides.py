@@ -43,7 +43,7 @@ def test_double_quotes_in_their_place_are_told_from_single_ones() -> None:
 def test_mended_it_is_left_in_peace() -> None:
     mended = fixed(SCRIPT.read_text())
     assert lint_script(mended, SCRIPT.name).remarks == ()
-    assert "srun --cpus-per-task=" in mended
+    assert ' --cpus-per-task="$SLURM_CPUS_PER_TASK" ' in mended
 
 
 def test_a_rank_that_c10d_ignores_is_no_error() -> None:
