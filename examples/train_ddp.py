@@ -22,10 +22,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    """Train, show the loss, save a checkpoint."""
+    """Join the other ranks, train, leave."""
     args = parse_args()
     torch.set_num_threads(1)
     device = start_process_group()
+    train(args, device)
+    # the model is gone here: it must not be what keeps the process group alive past its end
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace, device: torch.device) -> None:
+    """Train, show the loss, save a checkpoint."""
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} on {socket.gethostname()}, {device}", flush=True)
 
@@ -46,8 +54,6 @@ def main() -> None:
         print(f"sum of parameters {checksum(model).item():.6f}", flush=True)
     if args.check:
         check_equal(checksum(model), rank)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def parse_args() -> argparse.Namespace:

@@ -11,33 +11,46 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 NAMES = (
-    *("run", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
-    *("preflight", "render", "nodes", "validate", "init", "schema"),
+    *("run", "slurm", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
+    *("preflight", "topo", "config", "estimate", "checkpoint"),
+    *("render", "nodes", "validate", "init", "schema"),
 )
-"""In the order of the help. Each is a function of the module that is named like it."""
+"""In the order of the help. Each is a function of the module that is named like it; or the module
+holds `APP`, with commands of its own."""
+Command = TyperCommand | TyperGroup
 
 
-def function(name: str) -> Callable[..., None]:
-    """The function behind a command."""
-    found: Callable[..., None] = getattr(import_module(f"dslaunch.cli.{name}"), name)
-    return found
+def functions() -> Iterator[tuple[str, Callable[..., None]]]:
+    """The words of every command, and the function behind them."""
+    for name in NAMES:
+        module = import_module(f"dslaunch.cli.{name}")
+        app = getattr(module, "APP", None)
+        if app is None:
+            yield name, getattr(module, name)
+            continue
+        for command in app.registered_commands:
+            yield f"{name} {command.name or command.callback.__name__}", command.callback
 
 
 @cache
-def load(name: str) -> TyperCommand:
+def load(name: str) -> Command:
     """Import a command. Its module may hold `CONTEXT`, settings for the option parser."""
-    settings = getattr(import_module(f"dslaunch.cli.{name}"), "CONTEXT", None)
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, context_settings=settings)(function(name))
+    module = import_module(f"dslaunch.cli.{name}")
+    app = getattr(module, "APP", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        settings = getattr(module, "CONTEXT", None)
+        app.command(name, context_settings=settings)(getattr(module, name))
     command = typer.main.get_command(app)
-    assert isinstance(command, TyperCommand)
+    assert isinstance(command, Command)
+    command.name = name
     return command
 
 
 class Lazy(MutableMapping[str, Any]):
     """The commands by name, imported when they are looked up."""
 
-    def __getitem__(self, name: str) -> TyperCommand:
+    def __getitem__(self, name: str) -> Command:
         """Import a command. Raises KeyError if there is none of that name."""
         if name not in NAMES:
             raise KeyError(name)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from typer.models import ArgumentInfo, OptionInfo
 
 from dslaunch.cli import ui
-from dslaunch.cli.commands import NAMES, function
+from dslaunch.cli.commands import functions
 from dslaunch.cli.main import root
 
 HEAD = """\
@@ -40,7 +40,7 @@ Info = OptionInfo | ArgumentInfo
 def reference() -> str:
     """The whole page as Markdown."""
     sections = [section("dslaunch", root)]
-    sections += [section(f"dslaunch {name}", function(name)) for name in NAMES]
+    sections += [section(f"dslaunch {words}", function) for words, function in functions()]
     return "\n".join([HEAD, *sections, _format_section()])
 
 

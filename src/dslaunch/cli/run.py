@@ -20,6 +20,9 @@ NoSync = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan, ask no node, start nothing.")
 ]
+NoPreflight = Annotated[
+    bool, typer.Option("--no-preflight", help="Leave out the quick checks of the nodes.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only how it failed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")]
 Grace = Annotated[
@@ -64,6 +67,7 @@ def run(
     env: Setting = None,
     workdir: options.Workdir = None,
     no_sync: NoSync = False,
+    no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     ranks: screens.Ranks = None,
@@ -97,6 +101,7 @@ def run(
     request = Request(
         *(asked.cluster, allocation, asked.job, Path.cwd(), os.environ, not no_sync, patience),
         detached=detach,
+        preflight=not no_preflight,
         restarts=restarts,
         min_nodes=min_nodes,
     )

@@ -157,51 +157,54 @@ class Here:
 class Survey:
     """Asks all nodes at once, round by round; a node that does not answer holds nobody up."""
 
-    def __init__(self, scope: Scope, checks: Mapping[str, Check], tell: Tell) -> None:
+    def __init__(
+        self, scope: Scope, checks: Mapping[str, Check], tell: Tell, way: Transport | None = None
+    ) -> None:
         self.scope, self.checks, self.tell = scope, checks, tell
+        self.way = way or transport.get(scope.cluster.transport, scope.cluster)
         mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
         self.talks = {node.host: Conversation(node, mark) for node in scope.nodes}
         self.failures: dict[str, NodeFailure] = {}
+        self.own = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
         self.here: dict[str, Mapping[str, Any]] = {}
         """What this machine answered itself."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
 
     def run(self) -> dict[str, NodeFacts]:
         """Ask everything; those that failed are in `failures`."""
-        way = transport.get(self.scope.cluster.transport, self.scope.cluster)
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
         own = pool.submit(self._ask_here)
         try:
-            self._round(pool, lambda talk: self._begin(talk, way, first), _longest(first))
+            self._round(pool, lambda talk: self._begin(talk, first), _longest(first))
             self._further(pool)
-            wait([own], GRACE)
+            wait([own], _longest(self._own_questions()) + GRACE)
         finally:
-            closing = [pool.submit(talk.close) for talk in self.talks.values()]
+            closing = [pool.submit(talk.close) for talk in (*self.talks.values(), self.own)]
             wait(closing, 5)
             pool.shutdown(wait=False, cancel_futures=True)
-            way.close()
+            self.way.close()
         return {host: _facts(talk) for host, talk in self.talks.items()}
 
     def _ask_here(self) -> None:
         """Ask this machine what a check wants to know from it, by a program as on the nodes."""
-        asked = [q for c in self.checks.values() if c.here for q in c.here(self.scope).values()]
+        asked = self._own_questions()
         if not asked:
             return
-        talk = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
         try:
-            talk.open(Here())
-            talk.ask(asked)
+            self.own.open(Here())
+            self.own.ask(asked)
         except Silent as error:
             self.here = {q.key: {"error": str(error)} for q in asked}
         else:
-            self.here = talk.answers
-        finally:
-            talk.close()
+            self.here = self.own.answers
 
-    def _begin(self, talk: Conversation, way: Transport, first: Sequence[Question]) -> None:
+    def _own_questions(self) -> list[Question]:
+        return [q for c in self.checks.values() if c.here for q in c.here(self.scope).values()]
+
+    def _begin(self, talk: Conversation, first: Sequence[Question]) -> None:
         with self.gate:
-            talk.open(way)
+            talk.open(self.way)
             self.tell(talk.node.host, "connected")
         talk.ask(first)
         talk.measure_clock()

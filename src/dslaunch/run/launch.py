@@ -26,6 +26,7 @@ from dslaunch.run.boot import Agent
 from dslaunch.run.detach import detach
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
+from dslaunch.run.gate import Gate
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.prepare import decide, inquiry, ship
@@ -36,6 +37,7 @@ from dslaunch.run.resume import Attempt, settling
 from dslaunch.run.session import Inbox, Session
 from dslaunch.run.supervisor import Patience, Supervisor
 from dslaunch.run.watch import Screen, Watch
+from dslaunch.transport.base import Connection
 from dslaunch.transport.pool import connect_all
 
 ELASTIC = "elastic"
@@ -56,6 +58,8 @@ class Request:
     sync: bool = True
     patience: Patience = field(default_factory=Patience)
     detached: bool = False
+    preflight: bool = True
+    """Whether the quick checks are made before the start."""
     restarts: int = 0
     """How often a run that failed is started again."""
     min_nodes: int | None = None
@@ -110,10 +114,14 @@ class Whole:
     def attempt(self, allocation: Allocation, count: int) -> Outcome:
         """Start the job on these nodes and stay to the end. Raises DslaunchError before that."""
         request, self.allocation = self.request, allocation
+        self.nodes = [placement.node for placement in allocation.placements]
+        self.way = transport.get(request.cluster.transport, request.cluster)
         job = counted(request, count)
         with contextlib.ExitStack() as stack:
             inbox: Inbox = Queue(INBOX_SIZE)
-            sessions = self.open_sessions(agent_run(self.run, count), inbox, stack)
+            opened = self.connect(stack)
+            sessions = self.open_sessions(agent_run(self.run, count), opened, inbox, stack)
+            gate = Gate(request.cluster, allocation, job, opened) if request.preflight else None
             question = inquiry(request.cluster, allocation, job, request.cwd)
             if count:
                 question = replace(question, before=agent_run(self.run, count - 1))
@@ -187,16 +195,13 @@ class Whole:
         self.record.write(ABOUT, json.dumps(about) + "\n")
         return self.record
 
-    def open_sessions(self, run: str, inbox: Inbox, stack: contextlib.ExitStack) -> list[Session]:
-        """Connect to every node and start its agent; all are closed when `stack` is.
+    def connect(self, stack: contextlib.ExitStack) -> dict[str, Connection]:
+        """Connect to every node; all is closed when `stack` is.
 
         Raises NodeError naming every node that could not be used.
         """
-        request = self.request
-        nodes = [placement.node for placement in self.allocation.placements]
-        way = transport.get(request.cluster.transport, request.cluster)
-        stack.callback(way.close)
-        made = connect_all(way, nodes, request.cluster.ssh.fanout)
+        stack.callback(self.way.close)
+        made = connect_all(self.way, self.nodes, self.request.cluster.ssh.fanout)
         opened = {host: c for host, c in made.items() if not isinstance(c, NodeFailure)}
         for connection in opened.values():
             stack.callback(connection.close)
@@ -204,11 +209,17 @@ class Whole:
         failures = tuple(f for f in made.values() if isinstance(f, NodeFailure))
         if failures:
             raise NodeError(failures)
-        patience = request.patience
+        return opened
+
+    def open_sessions(
+        self, run: str, opened: Mapping[str, Connection], inbox: Inbox, stack: contextlib.ExitStack
+    ) -> list[Session]:
+        """Start every node's agent; all are closed when `stack` is. Raises NodeError."""
+        patience = self.request.patience
         sessions = []
-        for node in nodes:
+        for node in self.nodes:
             agent = Agent(run, node.host, patience.silence, patience.reconnect)
-            sessions.append(Session(node, opened[node.host], agent, inbox, way))
+            sessions.append(Session(node, opened[node.host], agent, inbox, self.way))
         stack.enter_context(closing(sessions))
         for session in sessions:
             session.begin()

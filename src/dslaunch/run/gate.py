@@ -1,0 +1,100 @@
+"""The quick part of a preflight, before every run and over the connections that it has anyway."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from dslaunch.cluster.model import Allocation, Cluster, Node
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import PreflightError
+from dslaunch.launch.job import Job
+from dslaunch.launch.plan import Decision
+from dslaunch.preflight import checks
+from dslaunch.preflight.check import Scope
+from dslaunch.preflight.choose import Wanted
+from dslaunch.preflight.facts import Facts
+from dslaunch.preflight.judge import Report, judge
+from dslaunch.preflight.runner import Survey
+from dslaunch.transport.base import Channel, Connection
+
+OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
+"""Checks that a run does not need: it finds these things out, and gets them right, by itself."""
+BY_CLOCK = ("elastic",)
+"""Launchers that clocks which differ break; with the others only logs are hard to compare."""
+
+
+class Gate:
+    """Asks while the run goes on to prepare its start; `passed` waits for the findings."""
+
+    def __init__(
+        self, cluster: Cluster, allocation: Allocation, job: Job, opened: Mapping[str, Connection]
+    ) -> None:
+        if job.launcher not in BY_CLOCK:
+            softer = (*cluster.preflight.severity, ("clock.skew", "warn"))
+            cluster = replace(cluster, preflight=replace(cluster.preflight, severity=softer))
+        self.scope = Scope(
+            cluster,
+            tuple(placement.node for placement in allocation.placements),
+            job.launcher,
+            token=secrets.token_hex(8),
+        )
+        self.checks = Wanted("gate", skip=OWN).of(checks.load(), cluster)
+        self._pool = ThreadPoolExecutor(1)
+        self._report: Future[Report] = self._pool.submit(self._ask, Borrowed(opened))
+        self._pool.shutdown(wait=False)
+
+    def _ask(self, way: Borrowed) -> Report:
+        survey = Survey(self.scope, self.checks, lambda host, stage: None, way)
+        began = time.time()
+        nodes = survey.run()
+        facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
+        return judge(self.scope, facts, self.checks)
+
+    def passed(self) -> tuple[Decision, ...]:
+        """What people should know before the start. Raises PreflightError for what must stop it."""
+        report = self._report.result()
+        failed = [f for f in report.findings if f.level == "fail"]
+        if failed:
+            raise PreflightError(
+                "\n".join(f"{fold(f.hosts)}: {f.check}: {f.found}" for f in failed),
+                hint="\n".join(
+                    [*dict.fromkeys(f.fix for f in failed if f.fix), "or start with --no-preflight"]
+                ),
+            )
+        return tuple(
+            Decision("warning", f"{fold(f.hosts)}: {f.found}", f"{f.check}: {f.fix}")
+            for f in report.findings
+            if f.level == "warn"
+        )
+
+
+class Borrowed:
+    """A transport whose connections are there already, and stay."""
+
+    def __init__(self, opened: Mapping[str, Connection]) -> None:
+        self._opened = opened
+
+    def connect(self, node: Node) -> Connection:
+        """The connection that is open."""
+        return Lent(self._opened[node.host])
+
+    def close(self) -> None:
+        """It is not ours to close."""
+
+
+class Lent:
+    """A connection on which programs may be run, and no more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def start(self, line: str) -> Channel:
+        """Run a shell line on the node."""
+        return self._connection.start(line)
+
+    def close(self) -> None:
+        """It is not ours to close."""
