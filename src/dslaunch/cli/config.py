@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import options, ui
+from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
 from dslaunch.errors import ConfigError, UsageError
 
@@ -32,6 +32,8 @@ APP = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+APP.command("init")(config_init.init)
+APP.command("examples")(config_init.examples)
 ROUNDS = 5
 """How often `--fix` looks again, since mending one thing can show another."""
 
