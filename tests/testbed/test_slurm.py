@@ -298,16 +298,19 @@ def test_the_directory_of_the_output_is_made_before(site: Site) -> None:
 # ---------------------------------------------------------------- the end
 
 
-def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(site: Site) -> None:
+@pytest.mark.parametrize("launcher", ["direct", pytest.param("torchrun", marks=pytest.mark.torch)])
+def test_the_first_rank_that_fails_is_named_and_its_code_handed_on(
+    site: Site, launcher: str
+) -> None:
     site.write("fails.py", (
-        "import os, sys, time\n"
-        "if os.environ['RANK'] == '2': sys.exit('ValueError: no such data') or 0\n"
+        "import os, time\n"
+        "if os.environ['RANK'] == '2': raise ValueError('no such data')\n"
         "time.sleep(60)\n"
     ))  # fmt: skip
-    done = site.run("slurm", "c.yaml", "fails.py")
+    done = site.run("slurm", "c.yaml", "-l", launcher, "fails.py")
     assert done.returncode == 1
     assert "rank 2 on node3 failed first: exit code 1" in done.stderr
-    assert "ValueError: no such data" in done.stderr
+    assert "reason: ValueError: no such data" in done.stderr
 
 
 def test_ctrl_c_cancels_the_job(site: Site) -> None:

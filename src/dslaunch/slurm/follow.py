@@ -12,7 +12,7 @@ from dslaunch.errors import DslaunchError
 from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, DownError, gone
-from dslaunch.slurm.output import FarTail, Layout, Reader, Source, Tail, task_ends
+from dslaunch.slurm.output import FarTail, Layout, Reader, RootCauses, Source, Tail, task_ends
 from dslaunch.slurm.states import JobInfo, how_ended, why_waiting
 
 LOOK = 0.5
@@ -44,6 +44,7 @@ class Following:
     far: dict[str, Source] = field(default_factory=dict)
     """Files that are not on this machine, read through the job."""
     since: dict[str, float] = field(default_factory=dict)
+    causes: RootCauses = field(default_factory=RootCauses)
     told: dict[str, str] = field(default_factory=dict)
     down: str | None = None
 
@@ -161,9 +162,12 @@ class Following:
         for host, rank, text in pieces:
             number = NO_RANK if rank is None else rank
             self.watch.output(host, Output(number, 1, now, text), 0.0)
-            if host == "slurm":
-                for event in task_ends(text.decode(errors="replace").strip(), self.layout, now):
-                    self.watch.happened(event)
+            line = text.decode(errors="replace").rstrip()
+            found = task_ends(line, self.layout, now) if host == "slurm" else ()
+            if rank is None and host != "slurm":
+                found = self.causes.feed(host, line)
+            for event in found:
+                self.watch.happened(event)
 
 
 def state_words(info: JobInfo) -> str:
@@ -174,6 +178,6 @@ def state_words(info: JobInfo) -> str:
         return f"{name} waits: {why_waiting(info.reason)}" if info.reason else f"{name} waits"
     if info.over:
         return f"{name} {how_ended(info)[0]}"
-    again = f", start {info.restarts + 1}" if info.restarts else ""
+    again = f", start {info.restarts + 1}" if info.restarts and info.state == "RUNNING" else ""
     what = {"RUNNING": "runs", "COMPLETING": "is ending"}.get(info.state, f"is {info.state}")
     return f"{name} {what} on {info.nodes}{again}" if info.nodes else f"{name} {what}"

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -108,6 +109,41 @@ def _numbers(text: str) -> Iterator[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
+
+
+_ROOT = "Root Cause (first observed failure):"
+_ENTRY = re.compile(r"\s*(time|rank|exitcode)\s*: (\S+)")
+
+
+class RootCauses:
+    """The rank that failed first on a node, as torch's agent there sums it up at its end
+    (torch 2.13, distributed/elastic/multiprocessing/errors/__init__.py, `ChildFailedError`)."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, dict[str, str]] = {}
+
+    def feed(self, host: str, line: str) -> Iterator[Event]:
+        """Take a line of a node's launcher; give the ending when it is told whole."""
+        if line.strip() == _ROOT:
+            self.open[host] = {}
+        entry = _ENTRY.match(line)
+        if host not in self.open or entry is None:
+            return
+        self.open[host][entry[1]] = entry[2]
+        if entry[1] == "exitcode":
+            yield from _torch_end(host, self.open.pop(host))
+
+
+def _torch_end(host: str, told: Mapping[str, str]) -> Iterator[Event]:
+    try:
+        when = datetime.strptime(told["time"], "%Y-%m-%d_%H:%M:%S").timestamp()
+        rank, code = int(told["rank"]), int(told["exitcode"])
+    except (KeyError, ValueError):
+        return
+    if code < 0:
+        yield Event(when, "exit", host, rank, None, -code)
+    else:
+        yield Event(when, "exit", host, rank, code)
 
 
 # ---------------------------------------------------------------- where it is

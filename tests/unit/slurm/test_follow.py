@@ -13,7 +13,7 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, DownError
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.job import judge
-from dslaunch.slurm.output import Layout, Reader, task_ends
+from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
 from dslaunch.slurm.states import JobInfo
 
 TWO_BY_TWO = Layout(((2, 2),), direct=False)
@@ -68,6 +68,26 @@ def test_what_srun_says_of_tasks_becomes_their_endings() -> None:
     (killed,) = task_ends("srun: error: a: task 0: Killed", TWO_BY_TWO, 0)
     assert (killed.host, killed.rank, killed.signal) == ("a", None, 9)
     assert list(task_ends("srun: Job step aborted: Waiting up to 32 seconds", direct, 0)) == []
+
+
+SUMMARY = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_08:57:01
+  host      : node2
+  rank      : 3 (local_rank: 1)
+  exitcode  : -9 (pid: 1234)
+  error_file: <N/A>
+"""
+
+
+def test_torchs_summary_says_which_rank_of_a_node_failed_first() -> None:
+    causes = RootCauses()
+    found = [e for line in SUMMARY.splitlines() for e in causes.feed("node2", line)]
+    assert [(e.kind, e.host, e.rank, e.code, e.signal) for e in found] == [
+        ("exit", "node2", 3, None, 9),
+    ]  # fmt: skip
+    assert list(causes.feed("node2", "  exitcode  : 1 (pid: 9)")) == []
 
 
 class Scripted(Client):
