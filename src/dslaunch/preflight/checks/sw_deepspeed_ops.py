@@ -52,12 +52,13 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     built = set(re.findall(r"['\"](\w+)['\"]\s*:\s*True", text))
     tools = a.value(TOOLS)
     needed = [op for purpose in sorted(a.scope.purposes) for op in NEEDS.get(purpose, ())]
-    wanted = [op for op in dict.fromkeys(needed) if op not in built]
-    missing = dict.fromkeys(word for op in wanted for word in _lacks(op, tools, bool(a["nvidia"])))
+    gpu = bool(a["nvidia"])
+    lacks = {op: list(_lacks(op, tools, gpu)) for op in dict.fromkeys(needed) if op not in built}
+    missing = dict.fromkeys(word for words in lacks.values() for word in words)
     if missing:
-        words = f"{', '.join(wanted)} cannot be built: {', '.join(missing)} is not there"
+        words = f"{', '.join(op for op in lacks if lacks[op])} cannot be built: {', '.join(missing)} is not there"
         yield Verdict("fail", words, "kernels that are built, or what builds them")
-    elif not built and not {"nvcc", NVCC} & set(tools) and a["nvidia"]:
+    elif not built and not {"nvcc", NVCC} & set(tools) and gpu:
         yield Verdict("info", "no kernel is built, and there is no nvcc to build one")
     else:
         yield passed("DeepSpeed's kernels are built, or can be")
