@@ -222,6 +222,8 @@ FILES = [
     ('{"train_batch_size": 8, "train_batch_size": 8}', False),
     ('{"train_batch_size": 8, "fp16": {"enabled": true, "enabled": true}}', False),
     ('{"train_batch_size": }', False),
+    ("[]", False),
+    ("", False),
     ("{'train_batch_size': 8\n  zero_optimization: {stage: 2}}", True),
 ]
 

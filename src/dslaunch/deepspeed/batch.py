@@ -123,6 +123,8 @@ def _too_small(batch: Batch, data: float) -> str:
 
 def _unequal(batch: Batch, data: float) -> str:
     whole = batch.micro * batch.steps * data
+    if not float(whole).is_integer():
+        return f"as many ranks as can be divided; {data:g} data-parallel ones are no whole number"
     return f"{TRAIN} {whole:g}, or leave one of the three out and DeepSpeed works it out"
 
 

@@ -185,6 +185,10 @@ def test_a_key_that_is_there_twice_is_an_error() -> None:
     assert [(r.rule, r.line, r.column) for r in found] == [("duplicate-key", 2, 2)]
 
 
+def test_a_list_is_no_config() -> None:
+    assert said("[1]") == [("no-object", "error", "")]
+
+
 def test_text_that_nobody_can_read_is_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
         text.parse('{"a": }', "ds.json")

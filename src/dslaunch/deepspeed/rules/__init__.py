@@ -29,6 +29,6 @@ RULES: tuple[Callable[[Subject], Iterator[Remark]], ...] = tuple(
 STOPS = frozenset({
     "unknown-key", "removed-key", "wrong-type", "wrong-value", "old-and-new", "wrong-batch",
     "batch", "batch-missing", "partial-offload", "sum-reduction", "grad-norm", "both-precisions",
-    "loss-scale", "master-weights", "duplicate-key", "missing-key", "auto-batch",
+    "loss-scale", "master-weights", "duplicate-key", "missing-key", "no-object", "auto-batch",
 })  # fmt: skip
 """The rules at whose remarks DeepSpeed stops when it reads the config; at others it goes on."""

@@ -46,4 +46,11 @@ def twice(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (loose, twice)
+def top(subject: Subject) -> Iterator[Remark]:
+    """A list is no config."""
+    if not isinstance(subject.document.data, dict):
+        message = "expected an object of settings, found a list: DeepSpeed stops"
+        yield subject.remark("no-object", "error", "", message, None, LOADER)
+
+
+RULES = (loose, twice, top)
