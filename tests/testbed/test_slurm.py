@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from signal import SIGINT, SIGKILL
 
 import pytest
@@ -118,7 +119,8 @@ class Site:
 
 @pytest.fixture
 def site(slurm_cluster: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Site]:
-    made = Site(slurm_cluster, re.sub(r"\W+", "-", request.node.name)[:60])
+    name = re.sub(r"\W+", "-", request.node.name)[:50]
+    made = Site(slurm_cluster, f"{name}-{token_hex(2)}")
     made.here.mkdir(mode=0o777)
     made.describe()
     made.write("witness.py", WITNESS)
