@@ -1,4 +1,7 @@
-"""Runs in the interpreter that has DeepSpeed: reads configs as JSON lines, says what it does."""
+"""Runs in the interpreter that has DeepSpeed: reads configs as JSON lines, says what it does.
+
+With the word `engine`, and the variables of one rank, it starts the engine with each, on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 
 def main() -> None:
@@ -18,12 +23,25 @@ def main() -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     logging.disable(logging.CRITICAL)
+    read: Callable[[Any], object] = DeepSpeedConfig
+    if sys.argv[1:] == ["engine"]:
+        deepspeed.init_distributed("gloo")
+        read = started
     print(json.dumps(deepspeed.__version__), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(judged(DeepSpeedConfig, json.loads(line))), file=answers, flush=True)
+        print(json.dumps(judged(read, json.loads(line))), file=answers, flush=True)
 
 
-def judged(read: type, config: object) -> str | None:
+def started(config: Any) -> object:
+    """The engine, with the smallest of models."""
+    import deepspeed
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+
+
+def judged(read: Callable[[Any], object], config: Any) -> str | None:
     """What DeepSpeed says when it stops at a config, or at the file that a text names."""
     try:
         read(config)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,10 +51,12 @@ EXPLAINED = {
 class Judge:
     """The real DeepSpeed in a process of its own."""
 
-    def __init__(self, directory: str | None) -> None:
-        env = {**os.environ, **({"PYTHONPATH": directory} if directory else {})}
+    def __init__(
+        self, directory: str | None, what: str = "config", more: dict[str, str] | None = None
+    ) -> None:
+        env = {**os.environ, **({"PYTHONPATH": directory} if directory else {}), **(more or {})}
         self._process = subprocess.Popen(
-            [sys.executable, str(JUDGE)], env=env, text=True,
+            [sys.executable, str(JUDGE), what], env=env, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.version: str = self._answer()
@@ -240,6 +243,68 @@ def test_files_are_read_as_deepspeed_reads_them(
     except ConfigError:
         ours = False
     assert ours == taken
+
+
+SGD = {"type": "SGD", "params": {"lr": 1e-3}}
+ADAGRAD = {"type": "Adagrad", "params": {"lr": 1e-3}}
+STAGE: list[dict[str, Any]] = [
+    {"zero_optimization": {"stage": stage}, "bf16": {"enabled": True}, "optimizer": ADAGRAD}
+    for stage in range(4)
+]
+STARTED: list[dict[str, Any]] = [
+    {},
+    *STAGE[1:],
+    *({**config, "prescale_gradients": True} for config in STAGE),
+    *({**config, "gradient_predivide_factor": 2.0} for config in STAGE),
+    {**STAGE[1], "zero_optimization": {"stage": 1, "legacy_stage1": True}},
+    {**STAGE[0], "data_types": {"param_dtype": "fp16"}},
+    {**STAGE[0], "data_types": {"param_dtype": "bf16"}},
+    {**STAGE[1], "optimizer": SGD},
+    {**STAGE[1], "optimizer": SGD, "zero_allow_untested_optimizer": True},
+    {"optimizer": {"type": "sgd", "params": {"lr": 1e-3}}},
+    {"optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}}},
+    {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-3, "beta": 1}}},
+    {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
+    {"optimizer": {"type": "Adam", "params": {"torch_adam": True, "max_grad_norm": 1.0}}},
+    *(
+        {"optimizer": SGD, "scheduler": scheduler}
+        for scheduler in (
+            {"type": "WarmupLR", "params": {}},
+            {"type": "WarmupLR"},
+            {"type": "warmuplr", "params": {}},
+            {"type": "WarmupLR", "params": {"warmup_num_steps": 0}},
+            {"type": "WarmupLR", "params": {"warmup_num_steps": 1}},
+            {"type": "WarmupDecayLR", "params": {}},
+            {"type": "WarmupDecayLR", "params": {"total_num_steps": 10}},
+            {"type": "OneCycle", "params": {}},
+            {"type": "LRRangeTest", "params": {"min_lr": 1}},
+            {"type": "CosineAnnealingLR", "params": {"T_max": 5}},
+            {"type": "NoSuchSchedule", "params": {}},
+        )
+    ),
+]
+
+
+def test_the_engine_starts_with_what_has_no_error_and_with_nothing_else() -> None:
+    port = free_port()
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    judge = Judge(None, "engine", rank | {"MASTER_PORT": str(port)})
+    differ = []
+    for settings_ in STARTED:
+        config = {TRAIN: 1, **settings_}
+        said = judge.says(config)
+        ours = [str(r) for r in remarks(config, judge.table) if r.level == "error"]
+        if (said is None) != (not ours):
+            differ.append((config, said, ours))
+    judge.end()
+    assert differ == []
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def shipped() -> list[Path]:
