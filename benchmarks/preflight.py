@@ -40,7 +40,8 @@ def main() -> None:
         sys.exit(f"skipped: {reason}")
     sizes = [int(word) for word in sys.argv[1:]] or [16, 64, 128]
     directory = tempfile.mkdtemp(prefix="bench-")
-    print(f"{'':32}{'best s':>8}{'median':>8}{'CPU s':>8}{'/clush':>8}{'/curve':>8}{'CPU/clush':>11}")
+    heads = ("best s", "median", "CPU s", "/clush", "/curve", "CPU/clush")
+    print(f"{'':32}" + "".join(f"{head:>11}" for head in heads))
     with VirtualCluster(nodes=max(sizes), directory=directory) as cluster:
         cluster.put("control", "/root/meter.py", METER, 0o644)
         for size in sizes:
@@ -67,8 +68,8 @@ def compare(cluster: VirtualCluster, size: int) -> None:
     for name, found in times.items():
         median = statistics.median(wall for wall, _ in found)
         print(
-            f"{f'{size} nodes, {name}':32}{walls[name]:8.2f}{median:8.2f}{cpus[name]:8.2f}"
-            f"{walls[name] / walls[clush]:8.2f}{walls[name] / walls[curve]:8.2f}"
+            f"{f'{size} nodes, {name}':32}{walls[name]:11.2f}{median:11.2f}{cpus[name]:11.2f}"
+            f"{walls[name] / walls[clush]:11.2f}{walls[name] / walls[curve]:11.2f}"
             f"{cpus[name] / cpus[clush]:11.2f}",
             flush=True,
         )

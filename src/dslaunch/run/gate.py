@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decision
+from dslaunch.launch.plan import Decided, Decision
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.choose import Wanted
@@ -54,8 +54,8 @@ class Gate:
         facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
         return judge(self.scope, facts, self.checks)
 
-    def passed(self) -> tuple[Decision, ...]:
-        """What people should know before the start. Raises PreflightError for what must stop it."""
+    def passed(self, decided: Decided) -> Decided:
+        """Add what people should know. Raises PreflightError for what must stop the start."""
         report = self._report.result()
         failed = [f for f in report.findings if f.level == "fail"]
         if failed:
@@ -65,11 +65,12 @@ class Gate:
                     [*dict.fromkeys(f.fix for f in failed if f.fix), "or start with --no-preflight"]
                 ),
             )
-        return tuple(
+        warnings = tuple(
             Decision("warning", f"{fold(f.hosts)}: {f.found}", f"{f.check}: {f.fix}")
             for f in report.findings
             if f.level == "warn"
         )
+        return replace(decided, decisions=(*decided.decisions, *warnings))
 
 
 class Borrowed:

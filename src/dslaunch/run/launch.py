@@ -132,6 +132,7 @@ class Whole:
                 self.interrupts,
             )
             decided = kept.before(request.job, decided) if kept else decided
+            decided = gate.passed(decided) if gate else decided
             world = World(allocation, decided.rendezvous, job.min_nodes)
             launchers.get(job.launcher).check(world)
             plan = make_plan(allocation, job, decided, cluster=request.cluster.name)

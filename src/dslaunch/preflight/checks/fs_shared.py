@@ -92,7 +92,8 @@ CHECK = Check(
     title="directories that should be shared are, and can be written",
     tier="gate",
     why="DeepSpeed writes shards of a checkpoint on every node. Where a directory is shared by "
-    "some nodes and not by others, or not at all and nobody knows, the checkpoint cannot be loaded.",
+    "some nodes and not by others, or not at all and nobody knows, the checkpoint cannot be "
+    "loaded.",
     fix="mount the file system there; or set `storage.shared: false`, and dslaunch lets DeepSpeed "
     "use node-local storage",
     see="findmnt -T .",
