@@ -123,7 +123,7 @@ SCOPES = st.builds(
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     check, scope = CHECKS[name], data.draw(SCOPES)

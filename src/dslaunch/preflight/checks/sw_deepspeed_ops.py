@@ -56,7 +56,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     lacks = {op: list(_lacks(op, tools, gpu)) for op in dict.fromkeys(needed) if op not in built}
     missing = dict.fromkeys(word for words in lacks.values() for word in words)
     if missing:
-        words = f"{', '.join(op for op in lacks if lacks[op])} cannot be built: {', '.join(missing)} is not there"
+        which = ", ".join(op for op, lacked in lacks.items() if lacked)
+        words = f"{which} cannot be built: {', '.join(missing)} is not there"
         yield Verdict("fail", words, "kernels that are built, or what builds them")
     elif not built and not {"nvcc", NVCC} & set(tools) and gpu:
         yield Verdict("info", "no kernel is built, and there is no nvcc to build one")
