@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from dslaunch.cluster.model import Allocation, Cluster, Node
+from dslaunch.cluster.model import Node
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
 from dslaunch.launch.job import Job
@@ -19,6 +19,7 @@ from dslaunch.preflight.choose import Wanted
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
+from dslaunch.run.evidence import Inquiry
 from dslaunch.transport.base import Channel, Connection
 
 OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
@@ -30,16 +31,16 @@ BY_CLOCK = ("elastic",)
 class Gate:
     """Asks while the run goes on to prepare its start; `passed` waits for the findings."""
 
-    def __init__(
-        self, cluster: Cluster, allocation: Allocation, job: Job, opened: Mapping[str, Connection]
-    ) -> None:
+    def __init__(self, inquiry: Inquiry, job: Job, opened: Mapping[str, Connection]) -> None:
+        cluster = inquiry.cluster
         if job.launcher not in BY_CLOCK:
             softer = (*cluster.preflight.severity, ("clock.skew", "warn"))
             cluster = replace(cluster, preflight=replace(cluster.preflight, severity=softer))
         self.scope = Scope(
             cluster,
-            tuple(placement.node for placement in allocation.placements),
+            tuple(placement.node for placement in inquiry.allocation.placements),
             job.launcher,
+            directories=inquiry.directories,
             token=secrets.token_hex(8),
         )
         self.checks = Wanted("gate", skip=OWN).of(checks.load(), cluster)

@@ -121,8 +121,8 @@ class Whole:
             inbox: Inbox = Queue(INBOX_SIZE)
             opened = self.connect(stack)
             sessions = self.open_sessions(agent_run(self.run, count), opened, inbox, stack)
-            gate = Gate(request.cluster, allocation, job, opened) if request.preflight else None
             question = inquiry(request.cluster, allocation, job, request.cwd)
+            gate = Gate(question, job, opened) if request.preflight else None
             if count:
                 question = replace(question, before=agent_run(self.run, count - 1))
             facts = gather(question, sessions, self.interrupts)
