@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, screens, ui
+from dslaunch.cli import lookup, screens, slurm_runs, ui
 
 
 def attach(
@@ -27,6 +27,9 @@ def attach(
     found = lookup.find(run, file)
     hosts = tuple(node.host for node in found.nodes)
     screen = screens.make(hosts, json=json, ranks=screens.parse_ranks(ranks))
+    if found.local is not None and slurm_runs.is_slurm(found.local):
+        slurm_runs.show(found.local, screen, follow=True)
+        return
     with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
         if not reached.sessions:
             _over(found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, slurm_runs, ui
 from dslaunch.cli.screens import parse_ranks
 from dslaunch.errors import UsageError
 
@@ -48,6 +48,9 @@ def logs(
 
     screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
+    if found.local is not None and slurm_runs.is_slurm(found.local):
+        slurm_runs.show(found.local, screen, follow=follow)
+        return
     watch = Watch(screen)
     if found.local is not None and not found.local.about["detached"]:
         replay(found.local.directory, watch, follow=follow)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dslaunch.cli import slurm_runs
 from dslaunch.cli.options import find_cluster, open_cluster
 from dslaunch.errors import UsageError
 
@@ -48,6 +49,7 @@ def find(name: str, file: Path | None) -> Found:
     from dslaunch.run.state import LATEST, find_local
 
     local = find_local(name, os.environ) if file is None or name == LATEST else None
+    local = local or slurm_runs.by_number(name, os.environ)
     if local is not None:
         cluster = local.cluster()
         agents = str(local.about["agents"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dslaunch.cli import ui
+from dslaunch.cli import slurm_runs, ui
 from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterFile, open_cluster
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def ps(
     local = local_runs(os.environ)
     states, silent = ask_nodes(clusters(file, local))
     shown = [s for s in states.values() if everything or "running" in s.state or is_bad(s)]
-    over = [run for run in local if run.run not in states and (everything or run.living)]
+    over = [run for run in local if run.run not in states and (everything or _goes_on(run))]
     if json:
         data = [as_data(state) for state in shown] + [local_data(run) for run in over]
         ui.result(jsonlib.dumps(data, indent=2))
@@ -48,6 +48,13 @@ def ps(
         ui.result(ui.table([HEAD, *rows], ui.width()) if rows else none)
     for host, why in silent.items():
         ui.say(f"no answer from {host}: {why}")
+
+
+def _goes_on(run: Local) -> bool:
+    """Whether a run of which no node tells anything is not over."""
+    if slurm_runs.is_slurm(run):
+        return run.result is None and slurm_runs.state(run) in ("waiting", "running")
+    return run.living
 
 
 def is_bad(state: RunState) -> bool:
@@ -63,7 +70,11 @@ def clusters(file: Path | None, local: list[Local]) -> list[Cluster]:
         from dslaunch.cli.options import find_cluster
 
         return [open_cluster(find_cluster(file))]
-    going = [run for run in local if run.living or run.about["detached"]]
+    going = [
+        run
+        for run in local
+        if (run.living or run.about["detached"]) and not slurm_runs.is_slurm(run)
+    ]
     return list({run.cluster().name: run.cluster() for run in going}.values())
 
 
@@ -97,6 +108,8 @@ def local_row(run: Local) -> tuple[str, ...]:
 
 def local_state(run: Local) -> str:
     """How a recorded run stands, in a word."""
+    if slurm_runs.is_slurm(run):
+        return slurm_runs.state(run)
     if run.living:
         return "starting or ending"
     if run.result is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, slurm_runs, ui
 from dslaunch.cli.ps import ago, local_data, local_state
 from dslaunch.errors import DslaunchError
 
@@ -31,6 +31,10 @@ def status(
     from dslaunch.run.state import as_data, node_runs
 
     found = lookup.find(run, file)
+    if found.local is not None and slurm_runs.is_slurm(found.local):
+        told = slurm_runs.data(found.local) if json else slurm_runs.page(found.local)
+        ui.result(jsonlib.dumps(told, indent=2) if json else str(told))
+        return
     with reach(found.cluster, found.nodes) as reached:
         state = node_runs(reached).get(found.agents)
     if state is not None:

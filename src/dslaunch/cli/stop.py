@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, slurm_runs, ui
 from dslaunch.errors import NodeError
 
 
@@ -29,6 +29,11 @@ def stop(
     from dslaunch.run.restart import end_all
 
     found = lookup.find(run, file)
+    if found.local is not None and slurm_runs.is_slurm(found.local):
+        number = slurm_runs.stop(found.local)
+        told = {"run": found.run, "job": number}
+        ui.result(jsonlib.dumps(told) if json else f"job {number} of run {found.run} is cancelled")
+        return
     with reach(found.cluster, found.nodes, found.agents) as reached:
         if not reached.sessions:
             raise nothing_reached(reached, found.run)

@@ -43,7 +43,8 @@ def test_what_fails_stops_the_start_with_nodes_check_and_fix(tmp_path: Path) -> 
 
 
 def test_warnings_stand_among_the_decisions(tmp_path: Path) -> None:
-    decided = gate(tmp_path, fs_free=(("fail", 0.0), ("warn", 101.0), ("enough", 1e9))).passed(DECIDED)
+    limits = (("fail", 0.0), ("warn", 101.0), ("enough", 1e9))
+    decided = gate(tmp_path, fs_free=limits).passed(DECIDED)
     assert {d.what for d in decided.decisions} == {"warning"}
     assert all("fs.free" in d.why for d in decided.decisions)
     assert decided.decisions
