@@ -176,7 +176,7 @@ def test_jobs_outlive_a_controller_that_is_away(slurm_cluster: VirtualCluster) -
     slurm_cluster.service(CONTROL, "slurmctld", "stop")
     assert "Unable to contact slurm controller" in slurm_cluster.run(CONTROL, ["squeue"]).stderr
     slurm_cluster.service(CONTROL, "slurmctld", "start")
-    job.wait("COMPLETED")
+    job.wait("COMPLETED", within=120)  # srun and slurmstepd try again every 15 s and more
     assert job.output.endswith("end\n")
 
 

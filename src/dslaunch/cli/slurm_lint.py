@@ -70,11 +70,15 @@ def _verdict(text: str, file: Path) -> Verdict:
 def _read(file: Path) -> str:
     """The script's text, line ends as they are."""
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        if str(file) == "-":
+            data = sys.stdin.buffer.read(LARGEST + 1)
+        else:
+            with file.open("rb") as stream:
+                data = stream.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
     if len(data) > LARGEST:
-        raise UsageError(f"{file}: {len(data)} bytes; SLURM takes scripts up to {LARGEST}")
+        raise UsageError(f"{file}: more than {LARGEST} bytes, which is as much as SLURM takes")
     try:
         return data.decode()
     except UnicodeDecodeError:

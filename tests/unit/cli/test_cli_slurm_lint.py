@@ -89,6 +89,11 @@ def test_what_cannot_be_read_is_a_line_of_words(
     assert (done.returncode, done.stderr) == (2, f"error: x.sbatch: {said}\n")
 
 
+def test_a_text_without_end_is_not_read_to_the_end(dslaunch: Dslaunch) -> None:
+    done = dslaunch("slurm", "lint", "/dev/zero")
+    assert (done.returncode, "as much as SLURM takes" in done.stderr) == (2, True)
+
+
 def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch) -> None:
     (directory / "x.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --nodes=1\n"
