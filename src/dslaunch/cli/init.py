@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 GPU_TIMEOUT = 30.0
 """Seconds; a driver that is being loaded takes several."""
-SOURCES = "--hostfile FILE, --hosts NAMES, --ssh-config FILE, --slurm-env or --local"
+SOURCES = (
+    "--hostfile FILE, --hosts NAMES, --ssh-config FILE, --slurm-env, --slurm PARTITION or --local"
+)
 
 
 def init(
@@ -28,6 +30,9 @@ def init(
     slurm_env: Annotated[
         bool, typer.Option("--slurm-env", help="From the SLURM allocation we are in.")
     ] = False,
+    partition: Annotated[
+        str | None, typer.Option("--slurm", metavar="PARTITION", help="From SLURM's partition.")
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="From this machine's GPUs.")] = False,
     slots: Annotated[int | None, typer.Option(min=1, help="GPUs of each node.")] = None,
     output: Annotated[
@@ -35,7 +40,7 @@ def init(
     ] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Write a commented cluster file from one of five sources.
+    """Write a commented cluster file from one of six sources.
 
     Example: dslaunch init --hosts 'node[01-04]' --slots 8
     """
@@ -46,12 +51,16 @@ def init(
         "--hosts": hosts is not None,
         "--ssh-config": ssh_config is not None,
         "--slurm-env": slurm_env,
+        "--slurm": partition is not None,
         "--local": local,
     }
     check_one([name for name, given in sources.items() if given])
     if hostfile is not None and slots is not None:
         raise UsageError("--slots does not go with --hostfile, which says how many there are")
-    text = cluster_yaml(_discover(hostfile, hosts, ssh_config, slurm_env, slots))
+    if partition is not None:
+        text = _partition(partition, slots)
+    else:
+        text = cluster_yaml(_discover(hostfile, hosts, ssh_config, slurm_env, slots))
     if str(output) == "-":
         ui.result(text)
     else:
@@ -97,6 +106,14 @@ def _discover(
     if slurm:
         return discover.from_slurm(os.environ, slots)
     return discover.from_machine(_gpu_list() if slots is None else "", slots)
+
+
+def _partition(name: str, slots: int | None) -> str:
+    from dslaunch.slurm import inquiry
+    from dslaunch.slurm.allocation import partition_file
+    from dslaunch.slurm.client import here
+
+    return partition_file(inquiry.partition(here(), name, slots), name)
 
 
 def _read(path: Path, option: str) -> str:

@@ -67,6 +67,9 @@ Launcher = Annotated[
 Setting = Annotated[
     list[str] | None, typer.Option("--env", help="NAME=VALUE for the ranks; NAME copies yours.")
 ]
+Allocated = Annotated[
+    bool, typer.Option("--slurm", help="On the nodes of the SLURM allocation that we are in.")
+]
 Workdir = Annotated[str | None, typer.Option("--workdir", help="Where the job runs on the nodes.")]
 
 
@@ -109,6 +112,21 @@ def open_cluster(path: Path | None) -> Cluster:
     return replace(cluster, nodes=tuple(map(with_python, cluster.nodes)))
 
 
+def allocated(path: Path | None) -> Cluster:
+    """The nodes and GPUs that SLURM gave, with all else as the cluster file has it, if there is
+    one. Raises UsageError outside an allocation."""
+    from dslaunch.slurm import inquiry
+    from dslaunch.slurm.client import here
+
+    try:
+        cluster: Cluster | None = open_cluster(path)
+    except UsageError:
+        if path is not None:
+            raise
+        cluster = None
+    return inquiry.allocated(here(), cluster)
+
+
 def selection(
     include: str, exclude: str, nodes: int | None, slots: int | None, label: list[str] | None
 ) -> Selection:
@@ -127,14 +145,16 @@ def read_job(
     env: list[str] | None,
     workdir: str | None,
     fallback: str | None = None,
+    slurm: bool = False,
 ) -> Asked:
     """Read `[CLUSTER] [SCRIPT] [ARGS]` and the options beside them.
 
-    `fallback` is the script where none is named, for commands that need none. Raises UsageError.
+    `fallback` is the script where none is named, for commands that need none. With `slurm` the
+    nodes are those of the allocation that we are in. Raises UsageError.
     """
     file, program, args = split_words(words)
     options = JobOptions(module, no_python, launcher, tuple(env or ()), fallback)
-    cluster = open_cluster(file)
+    cluster = allocated(file) if slurm else open_cluster(file)
     if workdir is not None:
         cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
     job = make_job(cluster, program, args, options, os.environ)

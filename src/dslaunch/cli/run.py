@@ -66,6 +66,7 @@ def run(
     launcher: Launcher = None,
     env: Setting = None,
     workdir: options.Workdir = None,
+    slurm: options.Allocated = False,
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
@@ -91,7 +92,13 @@ def run(
     from dslaunch.cluster.select import select
 
     asked = options.read_job(
-        words or [], module=module, no_python=no_python, launcher=launcher, env=env, workdir=workdir
+        words or [],
+        module=module,
+        no_python=no_python,
+        launcher=launcher,
+        env=env,
+        workdir=workdir,
+        slurm=slurm,
     )
     allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
     from dslaunch.run.launch import Request

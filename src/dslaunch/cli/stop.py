@@ -31,8 +31,8 @@ def stop(
     found = lookup.find(run, file)
     if found.local is not None and slurm_runs.is_slurm(found.local):
         number = slurm_runs.stop(found.local)
-        told = {"run": found.run, "job": number}
-        ui.result(jsonlib.dumps(told) if json else f"job {number} of run {found.run} is cancelled")
+        said = {"run": found.run, "job": number}
+        ui.result(jsonlib.dumps(said) if json else f"job {number} of run {found.run} is cancelled")
         return
     with reach(found.cluster, found.nodes, found.agents) as reached:
         if not reached.sessions:
