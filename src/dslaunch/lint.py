@@ -55,7 +55,9 @@ def in_order(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
 
 def mended(text: str, remarks: Iterable[Remark]) -> str:
     """The text with all edits made; of edits that overlap, the first in the text."""
-    edits = sorted({edit for r in remarks for edit in r.edits}, key=lambda e: (e.start, e.end))
+    edits = sorted(
+        {edit for r in remarks for edit in r.edits}, key=lambda e: (e.start, e.end, e.text)
+    )
     parts, at = [], 0
     for edit in edits:
         if edit.start >= at:

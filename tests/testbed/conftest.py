@@ -15,10 +15,6 @@ SLURM_GPUS = ("node[12]=gpu:a100:4", "node[34]=gpu:h100:4")
 CLUSTERS = {"cluster4", "virtual_cluster", "slurm_cluster"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: needs real SLURM on the virtual cluster")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeGuard
 
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.words import FILE_ENDINGS
 from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ def topo(
         list[str] | None,
         typer.Argument(
             metavar="FILE ...",
-            help="Recorded output of `nvidia-smi topo -m`, one file per node, named as the node "
-            "is; `-` reads standard input. A file may hold the output of several commands.",
+            help="A cluster file, whose nodes are asked; or recorded output of `nvidia-smi topo "
+            "-m`, one file per node, named as the node is; `-` reads standard input. A file may "
+            "hold the output of several commands.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -44,12 +46,12 @@ def topo(
 ) -> None:
     """Say how GPUs and network cards are wired, compare nodes, and give advice.
 
-    Example: dslaunch topo node01.txt node02.txt
+    Example: dslaunch topo cluster.yaml
     """
     from dslaunch.report import topology as report
     from dslaunch.topology import advise, compare
 
-    by_host = _read(files or ["-"])
+    by_host = _asked(files) if _is_cluster(files) else _read(files or ["-"])
     advice = advise(by_host)
     if apply:
         advice = (*advice, *_slots(apply, by_host))
@@ -66,6 +68,30 @@ def topo(
     if apply:
         _apply(apply, advice)
     _none_read(by_host)
+
+
+def _is_cluster(files: list[str] | None) -> TypeGuard[list[str]]:
+    return bool(files) and len(files or ()) == 1 and (files or [""])[0].endswith(FILE_ENDINGS)
+
+
+def _asked(files: list[str]) -> dict[str, Topology]:
+    """Ask the nodes of a cluster file. Raises NodeError if none answers."""
+    from dslaunch.cli.options import open_cluster
+    from dslaunch.preflight import checks
+    from dslaunch.preflight.check import Scope
+    from dslaunch.preflight.checks._wiring import topologies
+    from dslaunch.preflight.runner import Survey
+
+    cluster = open_cluster(Path(files[0]))
+    wired = checks.load()["topo.uniform"]
+    survey = Survey(Scope(cluster, cluster.nodes), {"topo.uniform": wired}, lambda *_: None)
+    survey.run()
+    for failure in survey.failures.values():
+        ui.say(f"no answer from {failure.host}: {failure.message}")
+    found = topologies(survey.answers(wired))
+    if not found:
+        raise DslaunchError("no node has GPUs whose wiring could be asked")
+    return found
 
 
 def _read(files: list[str]) -> dict[str, Topology]:

@@ -14,6 +14,7 @@ from dslaunch.preflight.check import (
     UnansweredError,
     Verdict,
 )  # fmt: skip
+from dslaunch.preflight.checks._machine import path_question
 
 
 def _name(scope: Scope, host: str) -> str:
@@ -31,28 +32,39 @@ def _seen(scope: Scope) -> Question:
 
 
 def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    scope = next(iter(nodes.values())).scope if nodes else None
-    if scope is None or not scope.directories:
-        return {}
-    return {host: {"mark": _mark(scope, host)} for host in nodes}
+    return {host: {"mark": _mark(a.scope, host)} for host, a in nodes.items() if _may_ask(a)}
 
 
 def _after(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"seen": _seen(a.scope)} for host, a in nodes.items() if a.scope.directories}
+    return {host: {"seen": _seen(a.scope)} for host, a in nodes.items() if _may_ask(a)}
+
+
+def _may_ask(a: Answers) -> bool:
+    """Whether there are directories, and none that `fs.hung` is known to say does not answer."""
+    asked = [a.recorded.get(path_question(path).key, {}) for path in a.scope.directories]
+    return bool(asked) and not any("no answer" in answer.get("error", "") for answer in asked)
 
 
 def _last(scope: Scope, host: str) -> Asked:
     argument = {"paths": list(scope.directories), "name": _name(scope, host)}
-    return {"unmark": Question("unmark", argument)} if scope.directories else {}
+    return {"unmark": Question("unmark", argument, 3)} if scope.directories else {}
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     for path in next(iter(nodes.values())).scope.directories:
+        if all(_missing(a, path) for a in nodes.values()):
+            yield Verdict("info", f"{path} is not there yet: a run makes it", hosts=tuple(nodes))
+            continue
         sees = {host: _sees(a, path) for host, a in nodes.items()}
         yield from (names for names in sees.values() if isinstance(names, Verdict))
         seen = {host: names for host, names in sees.items() if not isinstance(names, Verdict)}
         if seen:
             yield from _judge(path, seen, nodes)
+
+
+def _missing(a: Answers, path: str) -> bool:
+    made = a.recorded.get(_mark(a.scope, a.host).key, {}).get("value", {})
+    return made.get(path) == "No such file or directory"
 
 
 def _sees(a: Answers, path: str) -> frozenset[str] | Verdict:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Level, Nodes, Question, Verdict, passed
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Verdict,
+    passed,
+    skipped,
+)  # fmt: skip
 
 USES_OWN_NAME = ("elastic",)
 """Launchers whose first node finds out by its own name that it is the master."""
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
+    if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.transport == "local":
+        yield skipped("nobody calls it by that name")
+        return
     names = a["names"]
     addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in names["addresses"]]
     if not addresses:
@@ -32,7 +44,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """Two nodes of one name: torch's elastic agents take them for one (`_NodeDesc`)."""
     named: dict[str, list[str]] = {}
     for host, a in nodes.items():
-        if a.has("names"):
+        if a.has("names") and a.scope.cluster.transport != "local":
             named.setdefault(a["names"]["fqdn"], []).append(host)
     for name, hosts in named.items():
         if len(hosts) > 1:

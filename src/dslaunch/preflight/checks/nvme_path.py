@@ -43,6 +43,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         why = "the cluster file names no `storage.node_local`"
         yield Verdict("fail", why, "a directory on an NVMe disk") if need else skipped(why)
         return
+    if not need and "No such file" in str(a.recorded.get(a.asked["path"].key, {}).get("error")):
+        yield skipped(f"{path} is not there yet")
+        return
     found = a["path"]
     trouble = _trouble(path, found, a)
     if trouble:
