@@ -12,7 +12,7 @@ from tests.testbed.scheduler import settle
 from tests.testbed.vcluster import VirtualCluster, missing
 
 SLURM_GPUS = ("node[12]=gpu:a100:4", "node[34]=gpu:h100:4")
-CLUSTERS = {"cluster4", "virtual_cluster", "slurm_cluster"}
+CLUSTERS = {"session_cluster4", "cluster4", "virtual_cluster", "slurm_cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

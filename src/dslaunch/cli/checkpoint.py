@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from dslaunch.run.shards import Progress
 
 APP = typer.Typer(
-    help="Find, check, gather, spread and convert what DeepSpeed saved on many nodes.",
+    help="Find, check, gather, spread and convert what DeepSpeed saved on many nodes.\n\n"
+    "Example: dslaunch checkpoint ls cluster.yaml",
     no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 Words = Annotated[

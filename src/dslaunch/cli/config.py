@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 APP = typer.Typer(
     name="config",
-    help="Check, explain and compare DeepSpeed configs.",
+    help="Check, explain and compare DeepSpeed configs.\n\n"
+    "Example: dslaunch config lint ds_config.json",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -64,7 +64,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
 
 def _missing(a: Answers, path: str) -> bool:
     made = a.recorded.get(_mark(a.scope, a.host).key, {}).get("value", {})
-    return made.get(path) == "No such file or directory"
+    return bool(made.get(path) == "No such file or directory")
 
 
 def _sees(a: Answers, path: str) -> frozenset[str] | Verdict:
