@@ -107,10 +107,8 @@ def facts_of(case: Case, check: Check) -> tuple[Scope, Facts]:
     }
     for host in case.hosts:
         take(host, check.ask(scope))
-    for further in (check.then, check.after):
-        for host, asked in (
-            further(nodes_of(case, check, scope, answers)).items() if further else ()
-        ):
+    for further in check.rounds:
+        for host, asked in further(nodes_of(case, check, scope, answers)).items():
             take(host, asked)
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"

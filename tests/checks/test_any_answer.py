@@ -135,8 +135,8 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
 
     for host in recorded:
         recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
-    for further in (check.then, check.after):
-        for host, more in further(nodes()).items() if further else ():
+    for further in check.rounds:
+        for host, more in further(nodes()).items():
             recorded[host] |= {
                 q.key: data.draw(answer(q)) for q in more.values() if q.key not in recorded[host]
             }

@@ -145,7 +145,8 @@ def _which(names: List[str]) -> Dict[str, Optional[str]]:
 
 
 def _run(argument: Answer) -> Answer:
-    """Run a program: `argv`, or `shell`. Gives `code`, `out`, `err`; code 127: not there."""
+    """Run a program: `argv`, or `shell`; it reads `text`. Gives `code`, `out`, `err`; code 127: not
+    there."""
     import subprocess
 
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
@@ -153,7 +154,7 @@ def _run(argument: Answer) -> Answer:
     try:
         done = subprocess.run(
             argv,
-            stdin=subprocess.DEVNULL,
+            input=argument.get("text", "").encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PATH": path, "LC_ALL": "C", **argument.get("env", {})},

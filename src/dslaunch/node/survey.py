@@ -66,8 +66,11 @@ def ask(asked: Dict[str, Answer], host: str = "") -> Dict[str, Answer]:
 def answered(question: Answer) -> Answer:
     """Answer a question here and now."""
     began = time.monotonic()
+    argument = question["argument"]
+    if question.get("text"):
+        argument = {**argument, "text": question["text"]}
     try:
-        value = questions.KINDS[question["kind"]](question["argument"])
+        value = questions.KINDS[question["kind"]](argument)
     except OSError as error:
         return {"error": error.strerror or str(error)}
     except Exception as error:  # noqa: BLE001 - no question may take the others with it

@@ -27,6 +27,9 @@ class Question:
     """Fit for JSON."""
     timeout: float = 10.0
     """Seconds that it may take on the node."""
+    text: str = ""
+    """For `run`: what the program reads. No part of the key, so that what was recorded is found by
+    versions of dslaunch that send another text."""
 
     @property
     def key(self) -> str:
@@ -144,6 +147,8 @@ def skipped(why: str) -> Verdict:
 
 Nodes = Mapping[str, Answers]
 """Of all nodes that answered, in their order."""
+Further = Callable[[Nodes], Mapping[str, Asked]]
+"""What follows for each host from what all have answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +171,13 @@ class Check:
     """Of the nodes with each other; a verdict names its hosts."""
     here: Callable[[Scope], Asked] | None = None
     """Asked of the machine that dslaunch runs on, by the same program as the nodes."""
-    then: Callable[[Nodes], Mapping[str, Asked]] | None = None
+    then: Further | None = None
     """Questions that depend on the first answers, by host."""
-    after: Callable[[Nodes], Mapping[str, Asked]] | None = None
+    after: Further | None = None
     """Questions for when all nodes have answered those of `then`."""
+    measure: tuple[Further, ...] = ()
+    """Rounds that are asked while no other check asks anything: what measures must not be
+    disturbed."""
     last: Callable[[Scope, str], Asked] | None = None
     """Asked of each host at the end, to leave nothing behind."""
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -177,6 +185,11 @@ class Check:
     limits_mean: str = ""
     root: bool = False
     """Whether a node must let us be root for the whole answer."""
+
+    @property
+    def rounds(self) -> tuple[Further, ...]:
+        """All that depends on earlier answers, in the order in which it is asked."""
+        return (*(f for f in (self.then, self.after) if f is not None), *self.measure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from dslaunch import transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope
+from dslaunch.preflight.check import Answers, Check, Further, Question, Scope
 from dslaunch.preflight.facts import NodeFacts
 from dslaunch.transport import program
 from dslaunch.transport.base import Channel, Connection, Transport
@@ -25,7 +25,6 @@ MODULES = ("network", "questions", "survey")
 PINGS = 3
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
-Further = Callable[[Nodes], Mapping[str, Asked]]
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -71,7 +70,7 @@ class Conversation:
     def ask(self, questions: Iterable[Question]) -> None:
         """Ask, and keep the answers. Raises Silent."""
         asked = {
-            q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout}
+            q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout, "text": q.text}
             for q in questions
             if q.key not in self.answers
         }
@@ -215,6 +214,8 @@ class Survey:
         checks = self.checks.values()
         self._ask_each(pool, [(check, check.then) for check in checks if check.then])
         self._ask_each(pool, [(check, check.after) for check in checks if check.after])
+        for alone in [(check, further) for check in checks for further in check.measure]:
+            self._ask_each(pool, [alone])
         lasts = [check.last for check in checks if check.last is not None]
         if lasts:
             self._round(

@@ -1,0 +1,127 @@
+"""How fast the nodes write to where checkpoints go: one by itself, then all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+)
+from dslaunch.preflight.checks._measure import limits, plain, rate_of, slow, span, speed
+
+NAME = "fs.write-speed"
+LIMITS: Mapping[str, float] = {"size": 256, "warn": 0.5, "fail": 0.1, "growth": 1.2}
+SECONDS = 20.0
+
+
+def _file(scope: Scope, host: str, together: bool) -> str:
+    return f".dslaunch-{scope.token}-{host}-{'all' if together else 'one'}"
+
+
+def _path(scope: Scope) -> str | None:
+    """Where checkpoints go."""
+    return scope.directories[-1] if scope.directories else None
+
+
+def _question(a: Answers, together: bool) -> Question:
+    told = {
+        "path": _path(a.scope),
+        "name": _file(a.scope, a.host, together),
+        "bytes": round(limits(a.scope, NAME, LIMITS)["size"] * (1 << 20)),
+        "seconds": SECONDS,
+        "writers": len(a.scope.nodes) if together else 1,
+    }
+    return plain(a, "writing", told, 3 * SECONDS)
+
+
+def _alone(number: int, nodes: Nodes) -> Mapping[str, Asked]:
+    """One of the first two nodes writes, the others rest."""
+    first = next(iter(nodes.values()), None)
+    if first is None or _path(first.scope) is None or number >= len(first.scope.nodes):
+        return {}
+    host = first.scope.nodes[number].host
+    return {host: {"alone": _question(nodes[host], False)}} if host in nodes else {}
+
+
+def _together(nodes: Nodes) -> Mapping[str, Asked]:
+    if len(nodes) < 2 or _path(next(iter(nodes.values())).scope) is None:
+        return {}
+    return {host: {"together": _question(a, True)} for host, a in nodes.items()}
+
+
+def _last(scope: Scope, host: str) -> Asked:
+    """A program that was killed leaves its file."""
+    path = _path(scope)
+    if path is None:
+        return {}
+    names = {"one": _file(scope, host, False), "all": _file(scope, host, True)}
+    return {
+        word: Question("unmark", {"paths": [path], "name": name}, 3) for word, name in names.items()
+    }
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    first = next(iter(nodes.values()))
+    if _path(first.scope) is None:
+        yield Verdict("skip", "the job has no directory", hosts=tuple(nodes))
+        return
+    alone, together = {}, {}
+    for at, (host, a) in enumerate(nodes.items()):
+        try:
+            if at < 2 and host in {node.host for node in a.scope.nodes[:2]}:
+                alone[host] = rate_of(a, _question(a, False))
+            if len(nodes) > 1:
+                together[host] = rate_of(a, _question(a, True))
+        except UnansweredError as error:
+            yield Verdict("unknown", f"wrote nothing: {str(error).lower()}", hosts=(host,))
+    if together:
+        yield from _judge(alone, together, first)
+    elif alone:
+        yield Verdict("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
+
+
+def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> Iterator[Verdict]:
+    whole = sum(together.values())
+    bad = set()
+    for host, level in slow(together, a.limits):
+        bad.add(host)
+        found = f"writes at {speed(together[host])} when all write"
+        expected = f"as the others: the median is {speed(median(together.values()))}"
+        yield Verdict(level, found, expected, hosts=(host,))
+    words = f"{speed(whole)} when {len(together)} nodes write at once"
+    if alone:
+        words += f", {span(alone.values())} alone"
+    if alone and whole < a.limits["growth"] * max(alone.values()):
+        expected = "more nodes write more in all"
+        fix = "one server or one link carries all: write fewer, larger files, use more servers, "
+        fix += "or node-local storage"
+        yield Verdict("warn", words, expected, fix, hosts=tuple(together))
+        return
+    fine = tuple(host for host in together if host not in bad)
+    if fine:
+        yield Verdict("pass", words, hosts=fine)
+
+
+CHECK = Check(
+    title="checkpoints are written as fast by every node, and faster by all",
+    tier="deep",
+    why="All ranks write at once and wait for the slowest one. A file system that is fast for one "
+    "node may not grow with them: a bottleneck of NFS has shown at 60 nodes and not at 4.",
+    fix="compare mount options, interface and route to the file server with the other nodes'",
+    see="dd if=/dev/urandom of=FILE bs=8M count=32 oflag=dsync",
+    source="arXiv 2605.09370, storage; own measurement: pieces of 8 MiB, each with fsync",
+    measure=(lambda nodes: _alone(0, nodes), lambda nodes: _alone(1, nodes), _together),
+    last=_last,
+    compare=_compare,
+    limits=LIMITS,
+    limits_mean="size: MiB per node; warn, fail: share of the nodes' median; growth: all at once "
+    "against one alone",
+)

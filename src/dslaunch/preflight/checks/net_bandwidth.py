@@ -1,0 +1,154 @@
+"""How fast TCP is between the nodes, in both directions of every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Further,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+)
+from dslaunch.preflight.checks._measure import (
+    SLOW,
+    SLOW_MEANS,
+    plain,
+    rate_of,
+    shifts,
+    slow,
+    span,
+    speed,
+)  # fmt: skip
+from dslaunch.preflight.checks.net_mesh import address
+
+ROUNDS = 3
+"""In each, every node sends to one other and receives from one other: no link carries two."""
+BYTES = 256 << 20
+SECONDS = 2.0
+Rates = dict[tuple[str, str], float]
+
+
+def _ask(scope: Scope) -> Asked:
+    return {
+        "interfaces": Question("interfaces"),
+        "resolve": Question("resolve", [node.host for node in scope.nodes]),
+        "listen": Question("listen", {"ports": [0], "token": scope.token}),
+    }
+
+
+def _partners(scope: Scope) -> list[dict[str, str]]:
+    """To whom each node sends, round by round; nodes that do not answer keep their place."""
+    hosts = [node.host for node in scope.nodes]
+    steps = shifts(len(hosts), ROUNDS)
+    return [{h: hosts[(at + step) % len(hosts)] for at, h in enumerate(hosts)} for step in steps]
+
+
+def _question(nodes: Nodes, host: str, to: str) -> Question | None:
+    """None: one of the two cannot take part."""
+    there = nodes.get(to)
+    if host not in nodes or there is None or not there.has("listen"):
+        return None
+    where, port = address(there), there["listen"]["port"]
+    if where is None or port is None:
+        return None
+    told = {"target": [where, port], "token": there.scope.token, "bytes": BYTES, "seconds": SECONDS}
+    return plain(nodes[host], "sending", told, 3 * SECONDS + 5)
+
+
+def _round(number: int) -> Further:
+    def ask(nodes: Nodes) -> Mapping[str, Asked]:
+        partners = _partners(next(iter(nodes.values())).scope) if nodes else []
+        told = partners[number] if number < len(partners) else {}
+        asked = {host: _question(nodes, host, to) for host, to in told.items()}
+        return {host: {f"send{number + 1}": q} for host, q in asked.items() if q is not None}
+
+    return ask
+
+
+def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
+    """Bytes per second by sender and receiver; and why there are none."""
+    rates: Rates = {}
+    errors: dict[tuple[str, str], str] = {}
+    for partners in _partners(next(iter(nodes.values())).scope):
+        for host, to in partners.items():
+            question = _question(nodes, host, to)
+            if question is None:
+                continue
+            try:
+                rates[host, to] = rate_of(nodes[host], question)
+            except UnansweredError as error:
+                errors[host, to] = str(error)
+    return rates, errors
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    if len(next(iter(nodes.values())).scope.nodes) < 2:
+        yield Verdict("skip", "there is one node", hosts=tuple(nodes))
+        return
+    rates, errors = measured(nodes)
+    for (host, to), why in errors.items():
+        yield Verdict("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
+    for host in [h for h in nodes if not any(h in pair for pair in (*rates, *errors))]:
+        yield Verdict("unknown", "was not called by the other nodes", hosts=(host,))
+    if rates:
+        yield from _judge(rates, next(iter(nodes.values())))
+
+
+def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
+    """A node is slow if even its best figure in one direction is: its partners are then not."""
+    bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
+    middle, bad = median(rate for _, best in bests for rate in best.values()), set()
+    expected = f"{speed(a.limits['warn'] * middle)} or more; the median is {speed(middle)}"
+    for word, best in bests:
+        for host, level in slow(best, a.limits, middle):
+            bad.add(host)
+            yield Verdict(level, f"{word} at {speed(best[host])} at best", expected, hosts=(host,))
+    for pair, level in _slow_pairs(rates, a.limits, middle):
+        if not bad & set(pair):
+            found = f"{speed(rates[pair])} from {pair[0]} to {pair[1]}"
+            yield Verdict(level, found, expected, hosts=pair)
+    good = {pair: rate for pair, rate in rates.items() if not bad & set(pair)}
+    if good:
+        fine = tuple(dict.fromkeys(host for pair in good for host in pair))
+        yield Verdict("pass", f"{span(good.values())} between nodes", hosts=fine)
+
+
+def _best(rates: Rates, end: int) -> dict[str, float]:
+    """Each node's best figure at one end."""
+    best: dict[str, float] = {}
+    for pair, rate in rates.items():
+        best[pair[end]] = max(rate, best.get(pair[end], 0.0))
+    return best
+
+
+def _slow_pairs(
+    rates: Rates, limit: Mapping[str, float], middle: float
+) -> Iterator[tuple[tuple[str, str], Level]]:
+    named = {f"{host} {to}": (host, to) for host, to in rates}
+    for name, level in slow({name: rates[pair] for name, pair in named.items()}, limit, middle):
+        yield named[name], level
+
+
+CHECK = Check(
+    title="TCP is as fast at every node as at the others",
+    tier="deep",
+    why="All ranks wait for the slowest link: one port that fell back to 1 Gb/s, or one cable with "
+    "errors, makes the whole training as slow as it is.",
+    fix="see `ethtool INTERFACE` for speed and errors, `tc qdisc` for limits; try another cable or "
+    "switch port",
+    see="iperf3 -s on one node, iperf3 -c NODE on another",
+    source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
+    ask=_ask,
+    measure=tuple(_round(number) for number in range(ROUNDS)),
+    compare=_compare,
+    limits=SLOW,
+    limits_mean=SLOW_MEANS,
+)

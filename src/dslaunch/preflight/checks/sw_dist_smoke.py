@@ -1,0 +1,288 @@
+"""A small job of PyTorch over all nodes: do the ranks meet, is all-reduce right, how fast is it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dslaunch.launch.command import Command, activated
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+)
+from dslaunch.preflight.checks._machine import INTERFACES, own_interface, resolve
+from dslaunch.preflight.checks._measure import (
+    SLOW,
+    SLOW_MEANS,
+    limits,
+    program,
+    said,
+    shifts,
+    slow,
+    span,
+    speed,
+)  # fmt: skip
+from dslaunch.preflight.checks.net_mesh import address
+
+NAME = "sw.dist-smoke"
+LIMITS: Mapping[str, float] = {**SLOW, "seconds": 60}
+LOOK = 60.0
+"""Seconds for PyTorch's first import from a busy file server."""
+ROUNDS = 3
+SIZES = {"gloo": (4 << 20, 2), "nccl": (256 << 20, 5)}
+"""Bytes, and how often a figure is measured."""
+
+
+def _ask(scope: Scope) -> Asked:
+    return {"interfaces": INTERFACES, "resolve": resolve(scope)}
+
+
+def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
+    """Run it as the node runs a job: interpreter, activation, variables, interface."""
+    python = a.hello["executable"] if a.node.activate is None else a.node.python or "python3"
+    command = activated(Command((python, "-", json.dumps(told))), a.node.activate)
+    env = {"OMP_NUM_THREADS": "1", **dict(a.scope.cluster.env), **dict(a.node.env)}
+    own = own_interface(a) if a.has("interfaces") else None
+    interface = a.scope.cluster.network.interface or (own["name"] if own else None)
+    if interface is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    argument = {"argv": list(command.argv), "env": env}
+    return Question("run", argument, timeout, program("smoke"))
+
+
+def _look(nodes: Nodes) -> Mapping[str, Asked]:
+    return {host: {"look": _question(a, {}, LOOK)} for host, a in nodes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Who takes part, and with what."""
+
+    hosts: tuple[str, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    backend: str
+    meet: tuple[str, int]
+    rounds: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return sum(map(len, self.ranks))
+
+    def asked(self, a: Answers) -> Question:
+        """A node's part."""
+        seconds = limits(a.scope, NAME, LIMITS)["seconds"]
+        size, repeat = SIZES[self.backend]
+        told = {
+            "ranks": self.ranks[self.hosts.index(a.host)],
+            "nodes": self.ranks,
+            "rounds": self.rounds,
+            "meet": self.meet,
+            "backend": self.backend,
+            "size": size,
+            "repeat": repeat,
+            "seconds": seconds,
+            "patience": seconds / 2,
+        }
+        return _question(a, told, seconds + 5)
+
+
+def _seen(a: Answers) -> Mapping[str, Any]:
+    """What a node has of PyTorch. Raises UnansweredError."""
+    found: Mapping[str, Any] = said(a, _question(a, {}, LOOK))
+    if not {"torch", "gpus", "nccl", "gloo", "port"} <= set(found):
+        raise UnansweredError("the program printed no facts")
+    return found
+
+
+def _without(nodes: Nodes) -> dict[str, str]:
+    """Who cannot take part, and why."""
+    why = {}
+    for host, a in nodes.items():
+        try:
+            found = _seen(a)
+        except UnansweredError as error:
+            why[host] = str(error)
+        else:
+            if not (found["gloo"] or found["nccl"]):
+                why[host] = "PyTorch was built without torch.distributed"
+            elif address(a) is None:
+                why[host] = "no address is known that the others could dial"
+    return why
+
+
+def _job(nodes: Nodes) -> Job | None:
+    """The job, of all that can take part: NCCL where every node has a GPU for it."""
+    without = _without(nodes)
+    hosts = tuple(host for host in nodes if host not in without)
+    if not hosts:
+        return None
+    seen = [_seen(nodes[host]) for host in hosts]
+    fast = all(found["gpus"] and found["nccl"] for found in seen)
+    counts = [1] * len(hosts)
+    if fast:
+        counts = [
+            max(1, min(f["gpus"], len(nodes[h].node.slots)))
+            for h, f in zip(hosts, seen, strict=True)
+        ]
+    starts = [sum(counts[:at]) for at in range(len(counts))]
+    ranks = [tuple(range(s, s + count)) for s, count in zip(starts, counts, strict=True)]
+    meet = (str(address(nodes[hosts[0]])), int(seen[0]["port"]))
+    backend = "nccl" if fast else "gloo"
+    return Job(hosts, tuple(ranks), backend, meet, pairings(len(hosts)))
+
+
+def pairings(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Rounds of disjoint pairs: a tournament by turning all but one round in a circle."""
+    seats: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    all_rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], seats[: half - 1 : -1], strict=True)
+        all_rounds.append(tuple((a, b) for a, b in pairs if a is not None and b is not None))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    steps = [0, *shifts(len(all_rounds), ROUNDS - 1)]
+    return tuple(all_rounds[step] for step in steps if step < len(all_rounds) and count > 1)
+
+
+def _work(nodes: Nodes) -> Mapping[str, Asked]:
+    job = _job(nodes)
+    return {h: {"work": job.asked(nodes[h])} for h in job.hosts} if job else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a node's ranks."""
+
+    error: str = ""
+    stage: str = ""
+    late: bool = False
+    missing: frozenset[int] = frozenset()
+    sums: frozenset[float] = frozenset()
+    init: float = 0.0
+    single: float | None = None
+    whole: float = 0.0
+    pairs: Mapping[int, float] | None = None
+
+
+def _part(a: Answers, job: Job) -> Part:
+    """Of a node's ranks those that failed first count. Raises UnansweredError."""
+    try:
+        ranks = said(a, job.asked(a))["ranks"]
+        first = ranks[0]
+        bad = sorted((r for r in ranks if "error" in r), key=lambda r: bool(r.get("late")))
+        return Part(
+            str(bad[0]["error"]) if bad else "",
+            str((bad or ranks)[0]["stage"]),
+            bool(bad and bad[0].get("late")),
+            frozenset(n for r in ranks for n in r.get("missing", ())),
+            frozenset(float(r[end]) for r in ranks for end in ("low", "high") if end in r),
+            max(float(r.get("init", 0)) for r in ranks),
+            first.get("single"),
+            float(first.get("all", 0)),
+            {int(at): float(rate) for at, rate in first.get("pairs", {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise UnansweredError("the program printed no figures") from None
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    without = _without(nodes)
+    for host, why in without.items():
+        lacks = "No module named" in why or "without torch" in why
+        yield Verdict("skip" if lacks else "unknown", f"takes no part: {why}", hosts=(host,))
+    job = _job(nodes)
+    if job is None:
+        return
+    parts: dict[str, Part] = {}
+    for host in job.hosts:
+        try:
+            parts[host] = _part(nodes[host], job)
+        except UnansweredError as error:
+            yield Verdict("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
+    if len(parts) == len(job.hosts) and not any(part.error for part in parts.values()):
+        yield from _judge(job, parts, nodes)
+    else:
+        yield from _failed(job, parts)
+
+
+def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Verdict]:
+    """Who did not come, or fell; those who only waited for them are no culprits."""
+    absent = frozenset(rank for part in parts.values() for rank in part.missing)
+    missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
+    for host, part in parts.items():
+        if part.error and (host in missing or not (part.missing or missing)):
+            words = f"ranks end at `{part.stage}`: {part.error}".rstrip(".")
+            yield Verdict("fail", words, "ranks that end well", hosts=(host,))
+    waited = tuple(h for h, part in parts.items() if h not in missing and missing)
+    if waited:
+        yield Verdict("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
+
+
+def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Verdict]:
+    """Of a job that came to its end."""
+    bad: set[str] = set()
+    for host, part in parts.items():
+        if part.sums != {float(job.world)}:
+            bad.add(host)
+            found = f"all-reduce of ones gives {' and '.join(f'{n:g}' for n in sorted(part.sums))}"
+            yield Verdict("fail", found, f"{job.world}", _WRONG, hosts=(host,))
+    limit = nodes[job.hosts[0]].limits
+    for verdict in _slow(job, parts, limit):
+        bad |= set(verdict.hosts)
+        yield verdict
+    fine = tuple(host for host in parts if host not in bad)
+    if fine:
+        yield Verdict("pass", _figures(job, parts, fine), hosts=fine)
+
+
+def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Verdict]:
+    """Who is slow with every partner, or by itself."""
+    best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
+    single = {h: part.single for h, part in parts.items() if part.single is not None}
+    for rates, words in ((best, "with its best partner"), (single, "by itself")):
+        found: dict[str, Level] = dict(slow(rates, limit)) if len(rates) > 2 else {}
+        fine = [rate for host, rate in rates.items() if host not in found]
+        for host, level in found.items():
+            said_ = f"all-reduce {words} at {speed(rates[host])}"
+            expected = f"as the others: {span(fine)}" if fine else ""
+            yield replace(Verdict(level, said_, expected), hosts=(host,))
+
+
+def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:
+    words = [f"{job.world} ranks over {job.backend} sum up right"]
+    words.append(f"begin {max(part.init for part in parts.values()):.1f} s")
+    singles = [s for h in hosts if (s := parts[h].single) is not None]
+    pairs = [rate for h in hosts for rate in (parts[h].pairs or {}).values()]
+    words += [f"each node alone {span(singles)}"] if singles else []
+    words += [f"pairs of nodes {span(pairs)}"] if pairs else []
+    words += [f"all {speed(min(p.whole for p in parts.values()))}"] if job.world > 1 else []
+    return "; ".join(words)
+
+
+_WRONG = "take the node out of service: a GPU, a driver or a network card computes or carries wrong"
+CHECK = Check(
+    title="a job of PyTorch runs over all nodes, sums up right, and no node is slow",
+    tier="deep",
+    why="The last proof: interpreter, PyTorch, NCCL or gloo, names, ports and links together, as "
+    "a training uses them. One slow node makes all wait at every step.",
+    fix="run the node's static checks; see its interface with `ethtool`, its GPUs with "
+    "`nvidia-smi -q`; NCCL_DEBUG=INFO in `env:` tells what NCCL does",
+    see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
+    source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
+    ask=_ask,
+    measure=(_look, _work),
+    compare=_compare,
+    limits=LIMITS,
+    limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",
+)
