@@ -26,6 +26,14 @@ WORDS = st.text(max_size=60) | st.sampled_from(
         *("Iface\tDestination\neth0\t00000000\t1\t1\t1\t1\t5\t00000000\n", "32768 60999"),
         *("Leap status : Not synchronised", "NodeName=node1 State=* Reason=", "No devices"),
         *("1 2 0:3 / / rw - nfs4 a:/b rw", " - ", "a b c d e f - g h", "CUDA Version 12.1"),
+        *(
+            '{"bytes": 5, "seconds": 0}',
+            '{"bytes": []}',
+            "[]",
+            '{"ranks": [{"rank": 0}]}',
+            '{"ranks": 1}',
+        ),
+        '{"torch": "2", "gpus": 1, "nccl": true, "gloo": true, "port": 5}',
         *("NCCL_P2P_LEVEL=NODE\n=\n#", "server:/h 5 1 0 0 5 1 0 0", "/ 0 0 1 0 0 0 1 0"),
     ]
 )

@@ -46,3 +46,18 @@ def tcp(nodes: Nodes) -> Matrix | None:
             cells[host, other] = "✗" if "error" in answer else "✓"
             heat[host, other] = 1.0 if "error" in answer else 0.0
     return Matrix("TCP from each row's node to each column's", tuple(asked), cells, heat)
+
+
+def bandwidth(nodes: Nodes) -> Matrix | None:
+    """How fast TCP is from node to node; None if it was not measured, or is more than can be
+    read."""
+    from dslaunch.preflight.checks._measure import speed
+    from dslaunch.preflight.checks.net_bandwidth import measured
+
+    rates, errors = measured(nodes) if nodes else ({}, {})
+    if not rates or len(nodes) > MOST:
+        return None
+    best = max(*rates.values(), 1.0)
+    cells = {pair: speed(rate) for pair, rate in rates.items()} | dict.fromkeys(errors, "✗")
+    heat = {pair: 1 - rate / best for pair, rate in rates.items()} | dict.fromkeys(errors, 1.0)
+    return Matrix("TCP bandwidth from each row's node to each column's", tuple(nodes), cells, heat)

@@ -10,13 +10,13 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level
 from dslaunch.preflight.checks._wiring import topologies
 from dslaunch.preflight.judge import Report, answers
-from dslaunch.preflight.matrix import Matrix, tcp
+from dslaunch.preflight.matrix import Matrix, bandwidth, tcp
 from dslaunch.render.templates import render_page
 from dslaunch.report.preflight import summary
 from dslaunch.report.topology import alike
 from dslaunch.report.topology_svg import drawing
 
-WIRED, MESHED = "topo.uniform", "net.mesh"
+WIRED, MESHED, MEASURED = "topo.uniform", "net.mesh", "net.bandwidth"
 """The checks whose questions tell of machines, and of pairs of nodes."""
 SIGNS: Mapping[Level, str] = {
     "fail": "✗",
@@ -75,11 +75,13 @@ def machines(report: Report, checks: Mapping[str, Check]) -> dict[str, str]:
 
 
 def matrices(report: Report, checks: Mapping[str, Check]) -> list[Matrix]:
-    """From node to node: who reaches whom."""
-    if MESHED not in checks:
-        return []
-    found = tcp(answers(MESHED, checks[MESHED], report.scope, report.facts))
-    return [found] if found else []
+    """From node to node: who reaches whom, and how fast."""
+    found = [
+        matrix_of(answers(name, checks[name], report.scope, report.facts))
+        for name, matrix_of in ((MESHED, tcp), (MEASURED, bandwidth))
+        if name in checks
+    ]
+    return [matrix for matrix in found if matrix is not None]
 
 
 def grid(report: Report, names: list[str]) -> list[tuple[str, list[Cell | None]]]:

@@ -73,19 +73,29 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     if _path(first.scope) is None:
         yield Verdict("skip", "the job has no directory", hosts=tuple(nodes))
         return
-    alone, together = {}, {}
-    for at, (host, a) in enumerate(nodes.items()):
-        try:
-            if at < 2 and host in {node.host for node in a.scope.nodes[:2]}:
-                alone[host] = rate_of(a, _question(a, False))
-            if len(nodes) > 1:
-                together[host] = rate_of(a, _question(a, True))
-        except UnansweredError as error:
-            yield Verdict("unknown", f"wrote nothing: {str(error).lower()}", hosts=(host,))
+    alone: dict[str, float] = {}
+    together: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    for host, a in nodes.items():
+        for all_at_once, question in _asked(a, several=len(nodes) > 1):
+            try:
+                (together if all_at_once else alone)[host] = rate_of(a, question)
+            except UnansweredError as error:
+                errors[host] = str(error).lower()
+    for host, why in errors.items():
+        yield Verdict("unknown", f"wrote nothing: {why}", hosts=(host,))
     if together:
         yield from _judge(alone, together, first)
     elif alone:
         yield Verdict("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
+
+
+def _asked(a: Answers, *, several: bool) -> Iterator[tuple[bool, Question]]:
+    """What a node was asked to write, and whether all did so at once."""
+    if a.host in {node.host for node in a.scope.nodes[:2]}:
+        yield False, _question(a, False)
+    if several:
+        yield True, _question(a, True)
 
 
 def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> Iterator[Verdict]:
@@ -96,10 +106,12 @@ def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> I
         found = f"writes at {speed(together[host])} when all write"
         expected = f"as the others: the median is {speed(median(together.values()))}"
         yield Verdict(level, found, expected, hosts=(host,))
-    words = f"{speed(whole)} when {len(together)} nodes write at once"
+    complete = len(together) == len(a.scope.nodes)
+    count = f"{len(together)}" if complete else f"{len(together)} of {len(a.scope.nodes)}"
+    words = f"{speed(whole)} when {count} nodes write at once"
     if alone:
         words += f", {span(alone.values())} alone"
-    if alone and whole < a.limits["growth"] * max(alone.values()):
+    if complete and alone and whole < a.limits["growth"] * max(alone.values()):
         expected = "more nodes write more in all"
         fix = "one server or one link carries all: write fewer, larger files, use more servers, "
         fix += "or node-local storage"

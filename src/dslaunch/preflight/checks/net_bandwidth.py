@@ -107,17 +107,21 @@ def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
     bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
     middle, bad = median(rate for _, best in bests for rate in best.values()), set()
     expected = f"{speed(a.limits['warn'] * middle)} or more; the median is {speed(middle)}"
-    for word, best in bests:
-        for host, level in slow(best, a.limits, middle):
+    for host in dict.fromkeys(host for _, best in bests for host in best):
+        own = {word: best[host] for word, best in bests if host in best}
+        levels = [level for _, level in slow(own, a.limits, middle)]
+        if levels:
             bad.add(host)
-            yield Verdict(level, f"{word} at {speed(best[host])} at best", expected, hosts=(host,))
-    for pair, level in _slow_pairs(rates, a.limits, middle):
-        if not bad & set(pair):
-            found = f"{speed(rates[pair])} from {pair[0]} to {pair[1]}"
-            yield Verdict(level, found, expected, hosts=pair)
+            level: Level = "fail" if "fail" in levels else "warn"
+            found = ", ".join(f"{word} at {speed(rate)}" for word, rate in own.items())
+            yield Verdict(level, f"{found} at best", expected, hosts=(host,))
     good = {pair: rate for pair, rate in rates.items() if not bad & set(pair)}
-    if good:
-        fine = tuple(dict.fromkeys(host for pair in good for host in pair))
+    for pair, level in _slow_pairs(good, a.limits, middle):
+        found = f"{speed(good.pop(pair))} from {pair[0]} to {pair[1]}"
+        bad |= set(pair)
+        yield Verdict(level, found, expected, hosts=pair)
+    fine = tuple(host for host in dict(bests)["sends"] if host not in bad)
+    if good and fine:
         yield Verdict("pass", f"{span(good.values())} between nodes", hosts=fine)
 
 
@@ -132,6 +136,7 @@ def _best(rates: Rates, end: int) -> dict[str, float]:
 def _slow_pairs(
     rates: Rates, limit: Mapping[str, float], middle: float
 ) -> Iterator[tuple[tuple[str, str], Level]]:
+    """Pairs that no slow node explains."""
     named = {f"{host} {to}": (host, to) for host, to in rates}
     for name, level in slow({name: rates[pair] for name, pair in named.items()}, limit, middle):
         yield named[name], level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.launch.command import Command, activated
@@ -220,8 +220,13 @@ def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Verdict]:
     """Who did not come, or fell; those who only waited for them are no culprits."""
     absent = frozenset(rank for part in parts.values() for rank in part.missing)
     missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
+    nobody = job.hosts[0] if 1 < len(missing) == len(job.hosts) - 1 else ""
+    if nobody:
+        words = f"nobody reaches the meeting place at {job.meet[0]}, port {job.meet[1]}"
+        yield Verdict("fail", words, "all nodes there", hosts=(nobody,))
+        missing = [nobody]
     for host, part in parts.items():
-        if part.error and (host in missing or not (part.missing or missing)):
+        if part.error and (host in missing or not missing) and host != nobody:
             words = f"ranks end at `{part.stage}`: {part.error}".rstrip(".")
             yield Verdict("fail", words, "ranks that end well", hosts=(host,))
     waited = tuple(h for h, part in parts.items() if h not in missing and missing)
@@ -251,19 +256,21 @@ def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Itera
     best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
     single = {h: part.single for h, part in parts.items() if part.single is not None}
     for rates, words in ((best, "with its best partner"), (single, "by itself")):
-        found: dict[str, Level] = dict(slow(rates, limit)) if len(rates) > 2 else {}
-        fine = [rate for host, rate in rates.items() if host not in found]
-        for host, level in found.items():
-            said_ = f"all-reduce {words} at {speed(rates[host])}"
+        odd: dict[str, Level] = dict(slow(rates, limit)) if len(rates) > 2 else {}
+        fine = [rate for host, rate in rates.items() if host not in odd]
+        for host, level in odd.items():
+            found = f"all-reduce {words} at {speed(rates[host])}"
             expected = f"as the others: {span(fine)}" if fine else ""
-            yield replace(Verdict(level, said_, expected), hosts=(host,))
+            yield Verdict(level, found, expected, hosts=(host,))
 
 
 def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:
     words = [f"{job.world} ranks over {job.backend} sum up right"]
-    words.append(f"begin {max(part.init for part in parts.values()):.1f} s")
+    words.append(f"ready in {max(part.init for part in parts.values()):.1f} s")
     singles = [s for h in hosts if (s := parts[h].single) is not None]
-    pairs = [rate for h in hosts for rate in (parts[h].pairs or {}).values()]
+    mine = {job.hosts.index(host) for host in hosts}
+    partners = [(parts[host].pairs or {}).items() for host in hosts]
+    pairs = [rate for rates in partners for partner, rate in rates if partner in mine]
     words += [f"each node alone {span(singles)}"] if singles else []
     words += [f"pairs of nodes {span(pairs)}"] if pairs else []
     words += [f"all {speed(min(p.whole for p in parts.values()))}"] if job.world > 1 else []
