@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from dslaunch.preflight.check import Answers, Level, Question, Scope, UnansweredError
+from dslaunch.preflight.checks._machine import INTERFACES, own_interface
 
 SLOW: Mapping[str, float] = {"warn": 0.7, "fail": 0.3}
 SLOW_MEANS = "share of the nodes' median"
@@ -25,6 +26,19 @@ def plain(a: Answers, name: str, arguments: Mapping[str, Any], timeout: float) -
     """Run a program that needs nothing but Python."""
     argv = [a.hello["executable"], "-I", "-S", "-", json.dumps(arguments)]
     return Question("run", {"argv": argv}, timeout, program(name))
+
+
+def job_environment(a: Answers) -> dict[str, str]:
+    """The variables that a job has on the node, as far as they are known without starting one."""
+    env = {"OMP_NUM_THREADS": "1", **dict(a.scope.cluster.env), **dict(a.node.env)}
+    own = own_interface(a) if "value" in a.recorded.get(INTERFACES.key, {}) else None
+    interface = a.scope.cluster.network.interface or (own["name"] if own else None)
+    if interface is not None:
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
+        env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+    if a.node.slots != tuple(range(len(a.node.slots))):
+        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, a.node.slots)))
+    return env
 
 
 def said(a: Answers, question: Question) -> Any:
@@ -87,5 +101,5 @@ def span(rates: Iterable[float]) -> str:
 
 def shifts(count: int, rounds: int) -> list[int]:
     """By how many places each node's partner stands further on, round by round: near and far."""
-    steps = [1, count // 2, count // 3, 2]
+    steps = [1, count // 2, count // 3, *range(1, count)]
     return list(dict.fromkeys(s for s in steps if 0 < s < count))[:rounds]

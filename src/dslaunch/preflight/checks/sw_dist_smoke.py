@@ -19,10 +19,11 @@ from dslaunch.preflight.check import (
     UnansweredError,
     Verdict,
 )
-from dslaunch.preflight.checks._machine import INTERFACES, own_interface, resolve
+from dslaunch.preflight.checks._machine import INTERFACES, resolve
 from dslaunch.preflight.checks._measure import (
     SLOW,
     SLOW_MEANS,
+    job_environment,
     limits,
     program,
     said,
@@ -50,13 +51,7 @@ def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
     """Run it as the node runs a job: interpreter, activation, variables, interface."""
     python = a.hello["executable"] if a.node.activate is None else a.node.python or "python3"
     command = activated(Command((python, "-", json.dumps(told))), a.node.activate)
-    env = {"OMP_NUM_THREADS": "1", **dict(a.scope.cluster.env), **dict(a.node.env)}
-    own = own_interface(a) if a.has("interfaces") else None
-    interface = a.scope.cluster.network.interface or (own["name"] if own else None)
-    if interface is not None:
-        env.setdefault("GLOO_SOCKET_IFNAME", interface)
-        env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-    argument = {"argv": list(command.argv), "env": env}
+    argument = {"argv": list(command.argv), "env": job_environment(a)}
     return Question("run", argument, timeout, program("smoke"))
 
 

@@ -1,0 +1,92 @@
+"""What nccl-tests measure on each node by itself, where they are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Nodes,
+    Question,
+    UnansweredError,
+    Verdict,
+)
+from dslaunch.preflight.checks import _nccl_tests
+from dslaunch.preflight.checks._machine import INTERFACES, resolve
+from dslaunch.preflight.checks._measure import SLOW_MEANS, job_environment, slow, span, speed
+
+PROGRAM = "all_reduce_perf"
+WHICH = Question("which", [PROGRAM])
+SECONDS = 120.0
+
+
+def _question(a: Answers) -> Question:
+    argv = [a["which"][PROGRAM], "-b", "256M", "-e", "2G", "-f", "2", "-g", str(len(a.node.slots))]
+    return Question("run", {"argv": argv, "env": job_environment(a)}, SECONDS)
+
+
+def _measure(nodes: Nodes) -> Mapping[str, Asked]:
+    installed = {h: a for h, a in nodes.items() if a.has("which") and a["which"][PROGRAM]}
+    return {host: {"allreduce": _question(a)} for host, a in installed.items()}
+
+
+def _run(a: Answers) -> _nccl_tests.Run | None:
+    """What was measured; None: the program is not there. Raises UnansweredError."""
+    if not a["which"][PROGRAM]:
+        return None
+    done = a.value(_question(a))
+    found = _nccl_tests.read(done["out"])
+    if found is None or done["code"]:
+        words = (done["err"].strip() or done["out"].strip()).splitlines()
+        last = words[-1][:200] if words else f"it ended with {done['code']}"
+        raise UnansweredError(f"{PROGRAM}: {last}")
+    return found
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    runs: dict[str, _nccl_tests.Run] = {}
+    for host, a in nodes.items():
+        try:
+            found = _run(a)
+        except UnansweredError as error:
+            yield Verdict("unknown", str(error).rstrip("."), hosts=(host,))
+            continue
+        if found is None:
+            yield Verdict("skip", f"{PROGRAM} is not installed", hosts=(host,))
+        elif found.wrong:
+            words = f"all-reduce between its GPUs gives {found.wrong} wrong values"
+            yield Verdict("fail", words, "none", hosts=(host,))
+        else:
+            runs[host] = found
+    if runs:
+        yield from _judge({host: run.busbw for host, run in runs.items()}, nodes)
+
+
+def _judge(rates: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
+    odd = dict(slow(rates, nodes[next(iter(rates))].limits))
+    fine = {host: rate for host, rate in rates.items() if host not in odd}
+    for host, level in odd.items():
+        expected = f"as the others: {span(fine.values())}" if fine else ""
+        found = f"bus bandwidth of all-reduce between its GPUs {speed(rates[host])}"
+        yield Verdict(level, found, expected, hosts=(host,))
+    if fine:
+        words = f"bus bandwidth of all-reduce between a node's GPUs {span(fine.values())}"
+        yield Verdict("info", words, hosts=tuple(fine))
+
+
+CHECK = Check(
+    title="nccl-tests are as fast on every node as on the others",
+    tier="deep",
+    why="A lost NVLink, a GPU in a slow PCIe slot or NCCL without peer to peer halves every step.",
+    fix="compare `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and NCCL_DEBUG=INFO with the other "
+    "nodes'",
+    see=f"{PROGRAM} -b 256M -e 2G -f 2 -g GPUS",
+    source="NVIDIA/nccl-tests, PERFORMANCE.md; facebookresearch/gcm, check_nccl",
+    ask=lambda scope: {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)},
+    measure=(_measure,),
+    compare=_compare,
+    limits={"warn": 0.9, "fail": 0.5},
+    limits_mean=SLOW_MEANS,
+)
