@@ -1,0 +1,167 @@
+"""What `ib_write_bw` measures between nodes, where it is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Further,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+    Verdict,
+)
+from dslaunch.preflight.checks import _infiniband as infiniband
+from dslaunch.preflight.checks._machine import INTERFACES, resolve
+from dslaunch.preflight.checks._measure import SLOW_MEANS, slow
+from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.preflight.checks.sw_dist_smoke import ROUNDS, pairings
+
+PROGRAM = "ib_write_bw"
+WHICH = Question("which", [PROGRAM])
+PORT = 18515
+"""The program's own; each round takes the next one."""
+SECONDS = 30.0
+RETRIES = 'for turn in 1 2 3 4 5; do "$@" && exit; sleep 1; done; exit 1'
+"""The one that calls may be earlier than the one that listens."""
+_HEAD = re.compile(r"^\s*#bytes\s.*BW average\[(Gb/sec|MB/sec)\]", re.MULTILINE)
+_UNIT = {"Gb/sec": 1e9 / 8, "MB/sec": float(1 << 20)}
+
+
+def bandwidth(text: str) -> float | None:
+    """Bytes per second: the average of the last row. perftest counts a MB as 2^20 bytes, and says
+    its unit at the head. None: there is no figure."""
+    head = _HEAD.search(text)
+    if head is None:
+        return None
+    rows = [line.split() for line in text[head.end() :].splitlines()]
+    found = [row for row in rows if 4 <= len(row) <= 5 and all(map(_number, row))]
+    return float(found[-1][3]) * _UNIT[head[1]] if found else None
+
+
+def _number(word: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", word) is not None
+
+
+def _ask(scope: Scope) -> Asked:
+    base = {"interfaces": INTERFACES, "resolve": resolve(scope), "which": WHICH}
+    return {**base, **infiniband.ask(scope)}
+
+
+def _port(a: Answers) -> infiniband.Port | None:
+    """The fastest port that is up, the first of equal ones."""
+    up = [port for port in infiniband.ports(a) if port.state == "ACTIVE"] if a.has("ports") else []
+    return max(up, key=lambda port: port.rate or 0.0, default=None)
+
+
+def _able(nodes: Nodes) -> list[str]:
+    """Who can take part."""
+    return [
+        host
+        for host, a in nodes.items()
+        if a.has("which") and a["which"][PROGRAM] and _port(a) and address(a)
+    ]
+
+
+def _command(a: Answers, number: int) -> list[str]:
+    port = _port(a)
+    assert port is not None
+    where = ["-d", port.device, "-i", str(port.number), "-p", str(PORT + number)]
+    return [a["which"][PROGRAM], "--report_gbits", "-F", "-D", "2", *where]
+
+
+def calls(nodes: Nodes, number: int) -> dict[str, tuple[str, Question]]:
+    """What each node is asked in a round, and its partner; the second of a pair calls the first."""
+    hosts = _able(nodes)
+    rounds = pairings(len(hosts))
+    found = {}
+    for one, other in rounds[number] if number < len(rounds) else ():
+        serves, dials = hosts[one], hosts[other]
+        argv = _command(nodes[serves], number)
+        found[serves] = (dials, Question("run", {"argv": argv}, SECONDS))
+        line = [*_command(nodes[dials], number), str(address(nodes[serves]))]
+        argv = ["/bin/sh", "-c", RETRIES, PROGRAM, *line]
+        found[dials] = (serves, Question("run", {"argv": argv}, SECONDS))
+    return found
+
+
+def _round(number: int) -> Further:
+    def ask(nodes: Nodes) -> Mapping[str, Asked]:
+        asked = calls(nodes, number)
+        return {host: {f"write{number + 1}": question} for host, (_, question) in asked.items()}
+
+    return ask
+
+
+def _rate(a: Answers, question: Question) -> float:
+    """What one of a pair measured. Raises UnansweredError."""
+    done = a.value(question)
+    found = bandwidth(done["out"])
+    if found is None or done["code"]:
+        words = (done["err"].strip() or done["out"].strip()).splitlines()
+        raise UnansweredError(words[-1].strip()[:200] if words else "it said nothing")
+    return found
+
+
+def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    able = _able(nodes)
+    for host, a in nodes.items():
+        if host not in able or len(able) < 2:
+            yield Verdict("skip", _lacks(a), hosts=(host,))
+    rates: dict[str, list[float]] = {}
+    errors: dict[str, str] = {}
+    for number in range(ROUNDS):
+        for host, (partner, question) in calls(nodes, number).items():
+            try:
+                rates[host] = [*rates.get(host, []), _rate(nodes[host], question)]
+            except UnansweredError as error:
+                errors[host] = f"with {partner}: {error}"
+    for host, why in errors.items():
+        yield Verdict("unknown", f"{PROGRAM} {why}".rstrip("."), hosts=(host,))
+    yield from _judge({host: max(rates[host]) for host in nodes if host in rates}, nodes)
+
+
+def _lacks(a: Answers) -> str:
+    if a.has("which") and not a["which"][PROGRAM]:
+        return f"{PROGRAM} is not installed"
+    return "no RDMA port is up" if _port(a) is None else "no other node can take part"
+
+
+def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
+    odd = dict(slow(best, nodes[next(iter(best))].limits)) if len(best) > 2 else {}
+    fine = {host: rate for host, rate in best.items() if host not in odd}
+    for host, level in odd.items():
+        expected = f"as the others: {_span(fine)}" if fine else ""
+        found = f"RDMA writes with its best partner at {_span({host: best[host]})}"
+        yield Verdict(level, found, expected, hosts=(host,))
+    if fine:
+        words = f"RDMA writes between nodes at {_span(fine)}"
+        yield Verdict("info", words, hosts=tuple(fine))
+
+
+def _span(rates: Mapping[str, float]) -> str:
+    """As cards and switches are sold: in Gb/s."""
+    low, high = (round(end(rates.values()) * 8e-9) for end in (min, max))
+    return f"{low} Gb/s" if low == high else f"{low} to {high} Gb/s"
+
+
+CHECK = Check(
+    title="RDMA is as fast at every node as at the others",
+    tier="deep",
+    why="A cable with errors, a port that came up at half its speed or a slow PCIe slot holds all "
+    "ranks back, and NCCL does not complain.",
+    fix="see the port's counters with `perfquery`, its speed with `ibstat`, the card's PCIe link "
+    "with `lspci -vv`; exchange the cable",
+    see=f"{PROGRAM} --report_gbits -F on one node, the same with NODE at its end on another",
+    source="linux-rdma/perftest; Azure/azurehpc-health-checks, ib_write_bw",
+    ask=_ask,
+    measure=tuple(_round(number) for number in range(ROUNDS)),
+    compare=_compare,
+    limits={"warn": 0.9, "fail": 0.5},
+    limits_mean=SLOW_MEANS,
+)
