@@ -1,0 +1,126 @@
+"""A preflight's findings as text, JSON, JUnit, Markdown, and against a baseline."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.errors import NodeFailure
+from dslaunch.preflight.changes import Change, changes
+from dslaunch.preflight.check import Finding, Scope
+from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.judge import Report
+from dslaunch.report.junit import as_junit
+from dslaunch.report.markdown import as_markdown
+from dslaunch.report.preflight import Progress, as_json, change_rows, rows, summary
+
+TEXT = "name: pod\nnodes: [{host: 'node[1-4]', slots: 8}]"
+SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes)
+SILENT = {"node4": NodeFailure("node4", "timeout", "no answer in time")}
+NODES = {f"node{i}": NodeFacts({}, {}, None, 0.1) for i in (1, 2, 3)}
+FACTS = Facts(TEXT, "c.yaml", "t", 1_700_000_000.0, NODES, SILENT)
+FAILED = Finding("gpu.count", "fail", ("node2",), "7 GPUs", "8", "drain it", "nvidia-smi -L")
+WARNED = Finding("net.mtu", "warn", ("node1", "node3"), "9000 bytes", "1500")
+UNKNOWN = Finding("gpu.xid", "unknown", ("node1",), "needs root", see="dmesg")
+PASSED = Finding("clock.skew", "pass", ("node1", "node2", "node3"), "within 1 s")
+
+
+def report(*findings: Finding) -> Report:
+    return Report(SCOPE, FACTS, findings)
+
+
+ALL = report(FAILED, WARNED, UNKNOWN, PASSED)
+
+
+def test_the_worst_comes_first_with_what_to_do_and_what_passed_is_counted() -> None:
+    assert list(rows(ALL, None, every=False, colour=False)) == [
+        "FAIL  gpu.count  node2: 7 GPUs; expected: 8",
+        "                 fix: drain it",
+        "                 see: nvidia-smi -L",
+        "warn  net.mtu    node[1,3]: 9000 bytes; expected: 1500",
+        "????  gpu.xid    node1: needs root",
+        "                 see: dmesg",
+        "4 nodes, 1 did not answer: 1 failed, 1 warnings, 1 unknown, 1 passed: NOT fit to train on",
+    ]
+
+
+def test_all_shows_what_passed_too() -> None:
+    assert "ok    clock.skew  node[1-3]: within 1 s" in rows(ALL, None, every=True, colour=False)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_lines_fit_the_terminal_where_words_let_them(width: int) -> None:
+    long = replace(FAILED, found="a " * 100, fix="b " * 100)
+    shown = rows(report(long, WARNED), width, every=False, colour=False)
+    assert all(len(line) <= width for line in list(shown)[:-1])
+
+
+def test_colour_adds_nothing_but_colour() -> None:
+    plain = "\n".join(rows(ALL, 80, every=True, colour=False))
+    painted = "\n".join(rows(ALL, 80, every=True, colour=True))
+    assert painted != plain
+    for code in ("\x1b[1;31m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[0m"):
+        painted = painted.replace(code, "")
+    assert painted == plain
+
+
+def test_a_cluster_is_fit_unless_something_failed() -> None:
+    assert summary(report(WARNED, UNKNOWN, PASSED)).endswith(": fit to train on")
+
+
+def test_json_holds_all_findings() -> None:
+    told = json.loads(as_json(ALL))
+    assert (told["fit"], told["cluster"]) == (False, "pod")
+    assert [f["level"] for f in told["findings"]] == ["fail", "warn", "unknown", "pass"]
+
+
+# ---------------------------------------------------------------- other forms
+
+
+def test_junit_has_a_case_per_check_and_node() -> None:
+    suite = ElementTree.fromstring(as_junit(ALL))[0]
+    counts = {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "7", "failures": "1", "errors": "1", "skipped": "0"}
+    failure = suite.find("testcase/failure")
+    assert failure is not None and "fix: drain it" in (failure.text or "")
+
+
+@given(st.text())
+def test_any_words_of_a_node_make_readable_xml(words: str) -> None:
+    suite = ElementTree.fromstring(as_junit(report(replace(FAILED, found=words))))[0]
+    assert suite.get("failures") == "1"
+
+
+def test_markdown_escapes_what_nodes_say() -> None:
+    text = as_markdown(report(replace(FAILED, found="a | b *c* <d>"), PASSED))
+    assert "a \\| b \\*c\\* \\<d\\>" in text
+    assert text.count("<details>") == 1
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_what_became_worse_comes_first_and_equal_changes_are_one() -> None:
+    before = report(replace(PASSED, check="net.mtu", found="1500 bytes"), PASSED)
+    found = changes(before, report(WARNED, replace(PASSED, found="within 0.5 s")))
+    worse = Change("net.mtu", ("node1", "node3"), ("pass", "1500 bytes"), ("warn", "9000 bytes"))
+    assert found[0] == worse and worse.worse
+    assert [(c.check, c.worse) for c in found[1:]] == [("clock.skew", False), ("net.mtu", False)]
+
+
+def test_nothing_new_is_said_in_a_line() -> None:
+    assert list(change_rows(changes(ALL, ALL))) == ["no change since the baseline"]
+
+
+def test_progress_names_the_nodes_that_are_late() -> None:
+    progress = Progress(SCOPE, io.StringIO(), live=False)
+    progress.note("node1", "asked")
+    progress.note("node2", "connected")
+    assert str(progress) == "nodes asked: 1 of 4, waiting for node[2-4]"
