@@ -74,9 +74,13 @@ def summary(report: Report) -> str:
     silent = len(report.facts.failures)
     nodes = f"{len(report.scope.nodes)} nodes" + (f", {silent} did not answer" if silent else "")
     kinds = (("fail", "failed"), ("warn", "warnings"), ("unknown", "unknown"), ("pass", "passed"))
-    counts = [f"{report.count(level)} {word}" for level, word in _typed(kinds)]
+    counts = [_counted(report.count(level), word) for level, word in _typed(kinds)]
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
     return f"{nodes}: {', '.join(counts)}: {verdict}"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word.removesuffix('s') if count == 1 else word}"
 
 
 def _typed(kinds: tuple[tuple[str, str], ...]) -> Iterator[tuple[Level, str]]:

@@ -24,6 +24,8 @@ from dslaunch.transport.base import Channel, Connection
 
 OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
 """Checks that a run does not need: it finds these things out, and gets them right, by itself."""
+SOFTER = (("shm.size", "warn"),)
+"""What stops no run: many trainings need no shared memory."""
 BY_CLOCK = ("elastic",)
 """Launchers that clocks which differ break; with the others only logs are hard to compare."""
 
@@ -33,9 +35,9 @@ class Gate:
 
     def __init__(self, inquiry: Inquiry, job: Job, opened: Mapping[str, Connection]) -> None:
         cluster = inquiry.cluster
-        if job.launcher not in BY_CLOCK:
-            softer = (*cluster.preflight.severity, ("clock.skew", "warn"))
-            cluster = replace(cluster, preflight=replace(cluster.preflight, severity=softer))
+        softer = SOFTER if job.launcher in BY_CLOCK else (*SOFTER, ("clock.skew", "warn"))
+        severity = (*softer, *cluster.preflight.severity)
+        cluster = replace(cluster, preflight=replace(cluster.preflight, severity=severity))
         self.scope = Scope(
             cluster,
             tuple(placement.node for placement in inquiry.allocation.placements),

@@ -47,7 +47,7 @@ def test_the_worst_comes_first_with_what_to_do_and_what_passed_is_counted() -> N
         "warn  net.mtu    node[1,3]: 9000 bytes; expected: 1500",
         "????  gpu.xid    node1: needs root",
         "                 see: dmesg",
-        "4 nodes, 1 did not answer: 1 failed, 1 warnings, 1 unknown, 1 passed: NOT fit to train on",
+        "4 nodes, 1 did not answer: 1 failed, 1 warning, 1 unknown, 1 passed: NOT fit to train on",
     ]
 
 
