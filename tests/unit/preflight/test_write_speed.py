@@ -1,0 +1,31 @@
+"""What a killed write leaves is what the end removes."""
+
+from __future__ import annotations
+
+import json
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import Answers, Scope
+from dslaunch.preflight.checks.fs_write_speed import CHECK
+
+
+def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
+    cluster = parse_cluster("nodes: [{host: 'node[1-3]', slots: 1}]", "c.yaml")
+    scope = Scope(cluster, cluster.nodes, directories=("/work", "ckpt"), token="t0")
+    hello = {"executable": "/usr/bin/python3"}
+    nodes = {n.host: Answers(n, scope, {}, {}, hello) for n in cluster.nodes}
+    written: dict[str, set[str]] = {}
+    for further in CHECK.measure:
+        for host, asked in further(nodes).items():
+            for question in asked.values():
+                told = json.loads(question.argument["argv"][-1])
+                written.setdefault(host, set()).add(f"{told['path']}/{told['name']}")
+    assert CHECK.last is not None
+    for host, files in written.items():
+        removed = [q.argument for q in CHECK.last(scope, host).values()]
+        assert files <= {f"{path}/{told['name']}" for told in removed for path in told["paths"]}
+    assert {host: len(files) for host, files in written.items()} == {
+        "node1": 2,
+        "node2": 2,
+        "node3": 1,
+    }
