@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,29 +58,32 @@ class Facts:
 
 
 def read(path: Path) -> Facts:
-    """Read recorded facts. Raises ConfigError."""
+    """Read recorded facts. Raises ConfigError with the place of what is not as it was written."""
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        data = json.loads(path.read_text("utf-8"))
-        if data.pop("format") != FORMAT:
-            raise ValueError("another version of dslaunch wrote it")
-        return Facts(
-            nodes={host: _node(fields) for host, fields in data.pop("nodes").items()},
-            failures={h: NodeFailure(**fields) for h, fields in data.pop("failures").items()},
-            purposes=tuple(data.pop("purposes")),
-            directories=tuple(data.pop("directories")),
-            files=tuple((path, digest) for path, digest in data.pop("files")),
-            named=tuple(data.pop("named", ())),
-            **data,
-        )
+        data = json.loads(_text(path))
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise ValueError(f"expected an object with `format` {FORMAT}")
+        facts = TypeAdapter(Facts).validate_python(data)
+        datetime.fromtimestamp(facts.time, UTC)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _unreadable(path, f"holds no recorded answers: {where}: {first['msg']}") from None
+    except (ValueError, OverflowError, OSError, RecursionError) as error:
+        raise _unreadable(path, f"holds no recorded answers: {error}") from None
+    return facts
+
+
+def _text(path: Path) -> str:
+    """The file's text; of a device there might be no end. Raises ConfigError."""
+    try:
+        if path.exists() and not path.is_file():
+            raise _unreadable(path, "is no regular file")
+        return path.read_text("utf-8")
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(path, f"holds no recorded answers ({error})") from None
-
-
-def _node(fields: dict[str, Any]) -> NodeFacts:
-    clock = fields.pop("clock")
-    return NodeFacts(clock=None if clock is None else (clock[0], clock[1]), **fields)
 
 
 def _unreadable(path: Path, why: str) -> ConfigError:

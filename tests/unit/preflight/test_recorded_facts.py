@@ -1,0 +1,76 @@
+"""Recorded answers are read back as they were; a damaged file is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.errors import ConfigError, NodeFailure
+from dslaunch.preflight.facts import Facts, NodeFacts, read
+
+FACTS = Facts(
+    cluster="nodes: [{host: 'n[1-2]', slots: 1}]",
+    file="c.yaml",
+    token="t",
+    time=1_700_000_000.5,
+    nodes={"n1": NodeFacts({"pid": 7}, {"read x": {"value": [1, None]}}, (0.5, 0.25), 0.1, "hi")},
+    failures={"n2": NodeFailure("n2", "timeout", "no answer in time")},
+    purposes=("mpi",),
+    directories=("/work",),
+    files=(("train.py", "ab"),),
+    named=("gpu.count",),
+    here={"read y": {"error": "why"}},
+)
+
+
+def damaged(tmp_path: Path, **changes: Any) -> str:
+    """What is said of a recording in which fields are otherwise."""
+    file = tmp_path / "facts.json"
+    file.write_text(json.dumps({**json.loads(FACTS.to_json()), **changes}), "utf-8")
+    with pytest.raises(ConfigError) as refused:
+        read(file)
+    return refused.value.message.removeprefix(f"{file}: ")
+
+
+def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "facts.json"
+    file.write_text(FACTS.to_json(), "utf-8")
+    assert read(file) == FACTS
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"cluster": None}, "cluster"),
+        ({"time": "x"}, "time"),
+        ({"nodes": {"n1": {"hello": []}}}, "nodes.n1.hello"),
+        ({"nodes": []}, "nodes"),
+        ({"failures": {"n2": {"kind": "timeout"}}}, "failures.n2.host"),
+        ({"purposes": [["mpi"]]}, "purposes.0"),
+        ({"here": 5}, "here"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(
+    tmp_path: Path, changes: dict[str, Any], place: str
+) -> None:
+    assert damaged(tmp_path, **changes).startswith(f"holds no recorded answers: {place}: ")
+
+
+@pytest.mark.parametrize("time", [float("nan"), 1e300])
+def test_a_time_that_no_calendar_has_is_refused(tmp_path: Path, time: float) -> None:
+    assert damaged(tmp_path, time=time).startswith("holds no recorded answers: ")
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"format": 2}', "[" * 100_000])
+def test_another_text_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "facts.json").write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match="holds no recorded answers"):
+        read(tmp_path / "facts.json")
+
+
+def test_a_device_without_an_end_is_not_read() -> None:
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read(Path("/dev/zero"))
