@@ -143,10 +143,11 @@ class Server:
         self.listener, self.token = listener, token
         self.selector = selectors.DefaultSelector()
         self.expected: Dict[socket.socket, Optional[int]] = {}
+        # here, not in the thread: the listener may be closed before that has begun
+        self.selector.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Serve until the listener is closed."""
-        self.selector.register(self.listener, selectors.EVENT_READ)
         try:
             self._serve()
         finally:

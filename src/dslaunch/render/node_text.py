@@ -106,8 +106,6 @@ def node_text(seat: Seat, notice: Notice | None) -> str:
     lines += _activated(node.activate)
     files = launch.decided.files
     lines += [*start.before, *_files(files)]
-    if notice is None and not files:
-        return "\n".join([*lines, _exec(start.command)])
     after = [f'rm -rf "${RUN_DIRECTORY.name}"'] if files else []
     lines += _attended(start.command, notice, launch.job.launcher == "direct", after)
     return "\n".join(lines)
@@ -121,10 +119,6 @@ def _activated(line: str | None) -> list[str]:
     if set("#\n;&|") & set(text):
         return ["{", text, "} || exit"]
     return [f"{text} || exit"]
-
-
-def _exec(command: Command) -> str:
-    return wrapped(Command(("exec", *command.argv)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +154,7 @@ def _attended(command: Command, notice: Notice | None, direct: bool, after: list
         "done",
         *after,
         *(_comes_again(notice) if notice and notice.requeue else ()),
+        '[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words',
         'exit "$code"',
     ]
 

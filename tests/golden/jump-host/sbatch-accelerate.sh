@@ -18,10 +18,19 @@ on_each_node=$(
   cat <<'END'
 cd "$HOME"/projects/llm || exit
 ranks=$((SLURM_NNODES * 4))
-exec "$HOME"/venvs/train/bin/python -u -m accelerate.commands.launch --num_processes="$ranks" \
+"$HOME"/venvs/train/bin/python -u -m accelerate.commands.launch --num_processes="$ranks" \
   --num_machines="$SLURM_NNODES" --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 --module \
-  trainer.main --config configs/7b.yaml
+  trainer.main --config configs/7b.yaml &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -20,10 +20,19 @@ cd "$HOME"/projects/llm || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
 export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
-exec "$HOME"/venvs/train/bin/python -u -m torch.distributed.run --nnodes="$SLURM_NNODES" \
+"$HOME"/venvs/train/bin/python -u -m torch.distributed.run --nnodes="$SLURM_NNODES" \
   --nproc-per-node=4 --max-restarts=0 --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
-  --local-addr="$SLURMD_NODENAME" --tee=3 --module trainer.main --config configs/7b.yaml
+  --local-addr="$SLURMD_NODENAME" --tee=3 --module trainer.main --config configs/7b.yaml &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -18,10 +18,19 @@ on_each_node=$(
   cat <<'END'
 cd "$HOME"/work || exit
 ranks=$((SLURM_NNODES * 2))
-exec python3 -u -m accelerate.commands.launch --num_processes="$ranks" \
-  --num_machines="$SLURM_NNODES" --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
+python3 -u -m accelerate.commands.launch --num_processes="$ranks" --num_machines="$SLURM_NNODES" \
+  --machine_rank="$SLURM_NODEID" --main_process_ip="$MASTER_ADDR" \
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 train.py \
-  --deepspeed ds_config.json
+  --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

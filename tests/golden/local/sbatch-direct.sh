@@ -22,7 +22,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE="$SLURM_NTASK
   GROUP_WORLD_SIZE="$SLURM_NNODES"
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --deepspeed ds_config.json
+python3 -u train.py --deepspeed ds_config.json &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -26,10 +26,19 @@ source /lustre/venvs/train/bin/activate || exit
 is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true
 attempt=${SLURM_RESTART_COUNT:-0}
 export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
-exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
-  --max-restarts=0 --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
+python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=0 \
+  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID"-"$attempt" \
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
-  --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json
+  --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -37,8 +37,17 @@ for ((i = 0; i < 2; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
-  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --deepspeed ds_config.json
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -54,9 +63,18 @@ for ((i = 0; i < 2; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec /opt/python3.11/bin/python3 -u -m deepspeed.launcher.launch --world_info="$world" \
+/opt/python3.11/bin/python3 -u -m deepspeed.launcher.launch --world_info="$world" \
   --node_rank="$SLURM_NODEID" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py \
-  --deepspeed ds_config.json
+  --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -72,8 +90,17 @@ for ((i = 0; i < 2; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
-  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --deepspeed ds_config.json
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -36,7 +36,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=22 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=4
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --deepspeed ds_config.json
+python3 -u train.py --deepspeed ds_config.json &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -51,7 +60,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=22 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=4
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec /opt/python3.11/bin/python3 -u train.py --deepspeed ds_config.json
+/opt/python3.11/bin/python3 -u train.py --deepspeed ds_config.json &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -66,7 +84,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=22 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=4
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --deepspeed ds_config.json
+python3 -u train.py --deepspeed ds_config.json &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

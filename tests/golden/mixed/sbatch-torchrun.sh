@@ -32,9 +32,18 @@ on_component_0=$(
 export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 cd '/home/me/my project' || exit
-exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 \
-  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --deepspeed ds_config.json
+python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --node-rank="$SLURM_NODEID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
+  ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -45,9 +54,18 @@ export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 export NCCL_IB_DISABLE=1
 cd '/home/me/my project' || exit
-exec /opt/python3.11/bin/python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
+/opt/python3.11/bin/python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --deepspeed ds_config.json
+  train.py --deepspeed ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -58,9 +76,18 @@ export NCCL_DEBUG=INFO
 export GREETING='it'"'"'s "quoted" and costs $5'
 cd '/home/me/my project' || exit
 source "$HOME/train env/bin/activate" || exit
-exec python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 \
-  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --deepspeed ds_config.json
+python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --node-rank="$SLURM_NODEID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
+  ds_config.json &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -23,9 +23,18 @@ gpus=${CUDA_VISIBLE_DEVICES:-0,1,2,3}
 [[ $gpus =~ ^[0-9]+(,[0-9]+){3}$ ]] || gpus=0,1,2,3
 while ((n < SLURM_NNODES)); do world+=",\"$((n++))\":[$gpus]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" finetune.py --deepspeed \
-  --deepspeed_config ds_config.json --epochs 3
+  --deepspeed_config ds_config.json --epochs 3 &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -18,9 +18,18 @@ export MASTER_PORT=$((15000 + SLURM_JOB_ID % 10000))
 on_each_node=$(
   cat <<'END'
 cd /scratch/train || exit
-exec python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
+python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 \
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  finetune.py --deepspeed --deepspeed_config ds_config.json --epochs 3
+  finetune.py --deepspeed --deepspeed_config ds_config.json --epochs 3 &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -54,6 +54,7 @@ while :; do
   [ "$seen" != "$asked" ] || break
 done
 ! $warned || ! ((${SLURM_RESTART_COUNT:-0} < 3)) || exit 0
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
 exit "$code"
 END
 )

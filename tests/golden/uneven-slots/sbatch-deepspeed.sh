@@ -35,9 +35,18 @@ for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
-  'it costs $5'
+  'it costs $5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -52,9 +61,18 @@ for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
-  'it costs $5'
+  'it costs $5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -69,9 +87,18 @@ for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3,4,5,6,7]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1,2,3]"; done
 for ((i = 0; i < 1; i++)); do world+=",\"$((n++))\":[0,1]"; done
 world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
-exec python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
+python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
-  'it costs $5'
+  'it costs $5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -34,7 +34,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=14 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=3
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --model 'llama 8b' --note 'it costs $5'
+python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -48,7 +57,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=14 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=3
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --model 'llama 8b' --note 'it costs $5'
+python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -62,7 +80,16 @@ export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID" WORLD_SIZE=14 LOCAL_WORL
   GROUP_RANK="$SLURM_NODEID" NODE_RANK="$SLURM_NODEID" GROUP_WORLD_SIZE=3
 export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec python3 -u train.py --model 'llama 8b' --note 'it costs $5'
+python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
+rank=$! asked=0
+trap 'asked=$((asked + 1)); kill "$rank"' TERM
+while :; do
+  seen=$asked
+  wait "$rank"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

@@ -30,9 +30,18 @@ on_component_0=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=8 \
-  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --model 'llama 8b' --note 'it costs $$5'
+python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=8 --node-rank="$SLURM_NODEID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
+  --note 'it costs $$5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -42,9 +51,18 @@ on_component_1=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=4 \
-  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --model 'llama 8b' --note 'it costs $$5'
+python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --node-rank="$SLURM_NODEID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
+  --note 'it costs $$5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 
@@ -54,9 +72,18 @@ on_component_2=$(
 export GLOO_SOCKET_IFNAME=eth0
 export NCCL_SOCKET_IFNAME='=eth0'
 cd '/home/me/my project' || exit
-exec python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=2 \
-  --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
-  train.py --model 'llama 8b' --note 'it costs $$5'
+python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=2 --node-rank="$SLURM_NODEID" \
+  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
+  --note 'it costs $$5' &
+launcher=$! asked=0
+trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+while :; do
+  seen=$asked
+  wait "$launcher"; code=$?
+  [ "$seen" != "$asked" ] || break
+done
+[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words
+exit "$code"
 END
 )
 

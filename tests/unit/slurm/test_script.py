@@ -151,7 +151,8 @@ def test_a_file_for_every_node_is_made_there_and_removed(stage: Path) -> None:
     made = batch(program="witness", kind="command", args=((RUN_DIRECTORY, "/c.json"),))
     file = File("c.json", '{"it\'s": "$5"}\n')
     decided = replace(made.launch.decided, files=(file,))
-    reader = "import os, sys\nprint(sys.argv[1], open(sys.argv[1]).read(), end='')\n"
+    # in one piece: the two tasks write into one pipe
+    reader = "import os, sys\nos.write(1, f'{sys.argv[1]} {open(sys.argv[1]).read()}'.encode())\n"
     (stage / "witness").write_text(f"#!{sys.executable}\n{reader}")
     script = sbatch(replace(made, launch=replace(made.launch, decided=decided)))
     done = subprocess.run(
@@ -207,7 +208,7 @@ signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
 open(os.environ["WITNESS"] + os.environ["SLURM_PROCID"], "w").close()
 while not got:
     time.sleep(0.05)
-print("saved", os.environ["SLURM_PROCID"], flush=True)
+os.write(1, ("saved " + os.environ["SLURM_PROCID"] + "\\n").encode())  # two ranks, one pipe
 sys.exit(3)
 """
 LAUNCHER = """#!{python}
