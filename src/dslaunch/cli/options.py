@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -161,6 +162,25 @@ def read_job(
     if job.kind != "module":
         job = replace(job, program=program_path(job.program, Path.cwd()))
     return Asked(cluster, job)
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Raise UsageError if a file that an option names could not be written: known before nodes are
+    asked for minutes, not after. Nothing is made or changed."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            why = os.strerror(errno.EISDIR)
+        elif not path.parent.is_dir():
+            why = f"there is no directory {path.parent}"
+        elif os.access(path if path.exists() else path.parent, os.W_OK):
+            return
+        else:
+            why = os.strerror(errno.EACCES)
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise UsageError(f"{option} {path}: {why}")
 
 
 def program_path(program: str, cwd: Path) -> str:

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,19 +80,25 @@ def preflight(
     from dslaunch.report.preflight import as_json, change_rows
 
     known = registry.load()
-    if listed or explain:
+    if listed or explain is not None:
         ui.result(_words_on(known, explain))
         return
+    if json and markdown:
+        raise UsageError("--json and --markdown: one of them")
+    for option, path in (("--save", save), ("--junit", junit), ("--html", html)):
+        options.check_writable(option, path)
     wanted = Wanted(tier_of(tier), tuple(only or ()), tuple(skip or ()), purposes(purpose or ()))
+    which = options.selection(include, exclude, nodes, None, label)
+    known_good = None if baseline is None else replayed(baseline)
     if saved is not None:
-        scope, facts = replayed(saved)
+        scope, facts = _again(saved, file, which, wanted, launcher, script)
+        chosen = wanted.of(known, scope.cluster)
     else:
-        which = options.selection(include, exclude, nodes, None, label)
         scope = _scope(file, which, wanted, launcher, script, wanted.named(known))
-        facts = _ask(scope, wanted.of(known, scope.cluster), options.find_cluster(file))
+        chosen = wanted.of(known, scope.cluster)
+        facts = _ask(scope, chosen, options.find_cluster(file))
     if save is not None:
         _write(save, facts.to_json())
-    chosen = wanted.of(known, scope.cluster)
     report = judge(scope, facts, chosen)
     _write_reports(report, chosen, junit, html)
     if json:
@@ -100,8 +107,8 @@ def preflight(
         ui.result(as_markdown(report))
     else:
         _show(report, every=every)
-    if baseline is not None:
-        before = judge(*replayed(baseline), chosen)
+    if known_good is not None:
+        before = judge(*known_good, chosen)
         ui.say("\n".join(change_rows(changes(before, report))))
     if not report.fit:
         raise typer.Exit(PreflightError.exit_code)
@@ -130,6 +137,7 @@ def _scope(
 ) -> Scope:
     """What is checked; without a selection also the spares, which may be needed one day."""
     from dslaunch.cluster.select import Selection, select
+    from dslaunch.launch import launchers
     from dslaunch.preflight.check import Scope
     from dslaunch.run.source import find_source
 
@@ -141,6 +149,7 @@ def _scope(
     asked = options.read_job(
         words, module=False, no_python=False, launcher=launcher, env=None, workdir=None, fallback=""
     )
+    launchers.get(asked.job.launcher)
     workdir = cluster.storage.workdir or str(Path.cwd())
     source = find_source(asked.job, Path.cwd(), workdir) if asked.job.program else None
     return Scope(
@@ -154,6 +163,34 @@ def _scope(
         named=named,
         token=secrets.token_hex(8),
     )
+
+
+def _again(
+    saved: Path,
+    file: Path | None,
+    which: Selection,
+    wanted: Wanted,
+    launcher: str | None,
+    script: str | None,
+) -> tuple[Scope, Facts]:
+    """Saved answers and what they are judged for: as then, or by a cluster file named now."""
+    from dslaunch.cluster.select import Selection, select
+    from dslaunch.launch import launchers
+    from dslaunch.preflight.replay import replayed
+
+    if script is not None:
+        raise UsageError("--script: with --from no node is asked for a script")
+    scope, facts = replayed(saved)
+    cluster = scope.cluster if file is None else options.open_cluster(file)
+    nodes = tuple(n for n in cluster.nodes if n.host in {*facts.nodes, *facts.failures})
+    if which != Selection():
+        nodes = tuple(p.node for p in select(cluster, which).placements)
+    if not nodes:
+        raise UsageError(f"{saved}: holds no answer of a node of {file}")
+    purposes = scope.purposes | wanted.purposes
+    name = launcher or scope.launcher
+    launchers.get(name)
+    return replace(scope, cluster=cluster, nodes=nodes, launcher=name, purposes=purposes), facts
 
 
 def _files(source: Source | None) -> tuple[tuple[str, str], ...]:

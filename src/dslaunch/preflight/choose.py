@@ -29,6 +29,8 @@ class Wanted:
         left_out = _named(checks, self.skip, "--skip")
         if not named:
             left_out |= _named(checks, cluster.preflight.skip, "the cluster file's `preflight`")
+        if not wanted - left_out:
+            raise UsageError("--only and --skip leave no check")
         return {name: check for name, check in checks.items() if name in wanted - left_out}
 
     def named(self, checks: Mapping[str, Check]) -> frozenset[str]:

@@ -1,0 +1,106 @@
+"""What `dslaunch preflight` refuses before a node is asked, and how saved answers are judged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from dslaunch.cli import preflight as command
+from dslaunch.errors import ConfigError, UsageError
+from dslaunch.preflight.facts import Facts, NodeFacts
+
+TEXT = "name: pod\nnodes: [{host: 'n[1-2]', slots: 1}]\n"
+ANSWERS = Facts(
+    TEXT,
+    "cluster.yaml",
+    "t",
+    1_700_000_000.0,
+    {"n1": NodeFacts({}, {}, (0.0, 0.0), 0.1), "n2": NodeFacts({}, {}, (2.5, 0.0), 0.1)},
+    {},
+)
+"""The clock of one is 2.5 s ahead of the other's."""
+
+
+@pytest.fixture(autouse=True)
+def a_cluster_that_must_not_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> NoReturn:
+        raise AssertionError("nodes were asked")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_ask", asked)
+    Path("cluster.yaml").write_text(TEXT, "utf-8")
+    Path("saved.json").write_text(ANSWERS.to_json(), "utf-8")
+
+
+@pytest.mark.parametrize("option", ["save", "junit", "html"])
+def test_a_file_that_cannot_be_written_is_known_before_nodes_are_asked(option: str) -> None:
+    with pytest.raises(UsageError, match=f"--{option} nowhere/f: there is no directory nowhere"):
+        command.preflight(**{option: Path("nowhere/f")})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"--{option} .*: Is a directory"):
+        command.preflight(**{option: Path.cwd()})  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission_is_known_before_nodes_are_asked() -> None:
+    Path("locked").mkdir(0o500)
+    with pytest.raises(UsageError, match="--save locked/f: Permission denied"):
+        command.preflight(save=Path("locked/f"))
+
+
+def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
+    with pytest.raises(ConfigError, match=r"none\.json: No such file"):
+        command.preflight(baseline=Path("none.json"))
+
+
+def test_a_launcher_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
+        command.preflight(launcher="torchrum")
+
+
+def test_two_forms_of_output_are_refused() -> None:
+    with pytest.raises(UsageError, match="--json and --markdown: one of them"):
+        command.preflight(json=True, markdown=True)
+
+
+def test_no_check_at_all_is_no_pass() -> None:
+    with pytest.raises(UsageError, match="--only and --skip leave no check"):
+        command.preflight(only=["clock"], skip=["clock"])
+
+
+def levels(capsys: pytest.CaptureFixture[str], file: str | None, include: str = "") -> list[str]:
+    """Of the clocks' findings, judged from the saved answers."""
+    path = None if file is None else Path(file)
+    command.preflight(
+        file=path, saved=Path("saved.json"), include=include, only=["clock.skew"], json=True
+    )
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return [finding["level"] for finding in found if finding["check"] == "clock.skew"]
+
+
+def test_saved_answers_are_judged_by_the_thresholds_of_a_file_that_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("lax.yaml").write_text(f"{TEXT}preflight: {{limits: {{clock.skew: {{warn: 9}}}}}}\n")
+    assert "warn" in levels(capsys, None)
+    assert levels(capsys, "lax.yaml") == ["pass"]
+
+
+def test_of_saved_answers_only_the_chosen_nodes_are_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "warn" not in levels(capsys, None, "n1")
+
+
+def test_saved_answers_of_another_cluster_are_refused() -> None:
+    Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
+    with pytest.raises(UsageError, match=r"saved\.json: holds no answer of a node of other\.yaml"):
+        command.preflight(file=Path("other.yaml"), saved=Path("saved.json"))
+
+
+def test_saved_answers_know_no_script() -> None:
+    with pytest.raises(UsageError, match="--script: with --from no node is asked"):
+        command.preflight(saved=Path("saved.json"), script="train.py")
