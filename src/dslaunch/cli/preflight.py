@@ -93,9 +93,11 @@ def preflight(
     if saved is not None:
         scope, facts = _again(saved, file, which, wanted, launcher, script)
         chosen = wanted.of(known, scope.cluster)
+        _same_nodes(scope, known_good, baseline)
     else:
         scope = _scope(file, which, wanted, launcher, script, wanted.named(known))
         chosen = wanted.of(known, scope.cluster)
+        _same_nodes(scope, known_good, baseline)
         facts = _ask(scope, chosen, options.find_cluster(file))
     if save is not None:
         _write(save, facts.to_json())
@@ -163,6 +165,17 @@ def _scope(
         named=named,
         token=secrets.token_hex(8),
     )
+
+
+def _same_nodes(
+    scope: Scope, known_good: tuple[Scope, Facts] | None, baseline: Path | None
+) -> None:
+    """Raise UsageError for a baseline of another cluster: everything would differ."""
+    if known_good is None:
+        return
+    then = {node.host for node in known_good[0].nodes}
+    if not then & {node.host for node in scope.nodes}:
+        raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
 
 def _again(
@@ -252,7 +265,8 @@ def _write_reports(
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file; names that are no UTF-8 are spelt in it."""
     try:
-        path.write_text(text, "utf-8")
+        path.write_text(text, "utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None

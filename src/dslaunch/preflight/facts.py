@@ -15,6 +15,19 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Greeting:
+    """What the checks need of `NodeFacts.hello`; see `node/questions.py`, `identity`."""
+
+    uid: int
+    python: list[int]
+    executable: str
+    boot: str
+    network: str
+    umask: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What one node answered."""
 
@@ -66,6 +79,8 @@ def read(path: Path) -> Facts:
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"expected an object with `format` {FORMAT}")
         facts = TypeAdapter(Facts).validate_python(data)
+        greetings = {host: node.hello for host, node in facts.nodes.items()}
+        TypeAdapter(dict[str, Greeting]).validate_python(greetings)
         datetime.fromtimestamp(facts.time, UTC)
     except ValidationError as error:
         first = error.errors()[0]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import typer
+from tests.checks.recorded import HELLO
 
 from dslaunch.cli import preflight as command
-from dslaunch.errors import ConfigError, UsageError
+from dslaunch.errors import ConfigError, NodeFailure, UsageError
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 TEXT = "name: pod\nnodes: [{host: 'n[1-2]', slots: 1}]\n"
@@ -19,7 +22,7 @@ ANSWERS = Facts(
     "cluster.yaml",
     "t",
     1_700_000_000.0,
-    {"n1": NodeFacts({}, {}, (0.0, 0.0), 0.1), "n2": NodeFacts({}, {}, (2.5, 0.0), 0.1)},
+    {"n1": NodeFacts(HELLO, {}, (0.0, 0.0), 0.1), "n2": NodeFacts(HELLO, {}, (2.5, 0.0), 0.1)},
     {},
 )
 """The clock of one is 2.5 s ahead of the other's."""
@@ -54,6 +57,12 @@ def test_a_directory_without_permission_is_known_before_nodes_are_asked() -> Non
 def test_a_baseline_that_is_none_is_known_before_nodes_are_asked() -> None:
     with pytest.raises(ConfigError, match=r"none\.json: No such file"):
         command.preflight(baseline=Path("none.json"))
+
+
+def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
+    Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
+    with pytest.raises(UsageError, match=r"--baseline saved\.json: holds no answer of these nodes"):
+        command.preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
@@ -99,6 +108,16 @@ def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
     with pytest.raises(UsageError, match=r"saved\.json: holds no answer of a node of other\.yaml"):
         command.preflight(file=Path("other.yaml"), saved=Path("saved.json"))
+
+
+def test_what_is_no_utf8_is_spelt_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = {"n2": NodeFailure("n2", "noisy-shell", "it says \udcff.py")}
+    facts = replace(ANSWERS, nodes={"n1": ANSWERS.nodes["n1"]}, failures=silent)
+    Path("saved.json").write_text(facts.to_json(), "utf-8")
+    with pytest.raises(typer.Exit):
+        command.preflight(saved=Path("saved.json"), html=Path("page.html"), json=True)
+    assert capsys.readouterr().out.isascii()
+    assert "\\udcff.py" in Path("page.html").read_text("utf-8")
 
 
 def test_saved_answers_know_no_script() -> None:

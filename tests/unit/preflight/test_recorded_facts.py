@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checks.recorded import HELLO
 
 from dslaunch.errors import ConfigError, NodeFailure
 from dslaunch.preflight.facts import Facts, NodeFacts, read
@@ -16,7 +17,7 @@ FACTS = Facts(
     file="c.yaml",
     token="t",
     time=1_700_000_000.5,
-    nodes={"n1": NodeFacts({"pid": 7}, {"read x": {"value": [1, None]}}, (0.5, 0.25), 0.1, "hi")},
+    nodes={"n1": NodeFacts(HELLO, {"read x": {"value": [1, None]}}, (0.5, 0.25), 0.1, "hi")},
     failures={"n2": NodeFailure("n2", "timeout", "no answer in time")},
     purposes=("mpi",),
     directories=("/work",),
@@ -24,6 +25,8 @@ FACTS = Facts(
     named=("gpu.count",),
     here={"read y": {"error": "why"}},
 )
+
+NODE = json.loads(FACTS.to_json())["nodes"]["n1"]
 
 
 def damaged(tmp_path: Path, **changes: Any) -> str:
@@ -48,6 +51,7 @@ def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
         ({"time": "x"}, "time"),
         ({"nodes": {"n1": {"hello": []}}}, "nodes.n1.hello"),
         ({"nodes": []}, "nodes"),
+        ({"nodes": {"n1": {**NODE, "hello": {**HELLO, "cores": None}}}}, "n1.cores"),
         ({"failures": {"n2": {"kind": "timeout"}}}, "failures.n2.host"),
         ({"purposes": [["mpi"]]}, "purposes.0"),
         ({"here": 5}, "here"),

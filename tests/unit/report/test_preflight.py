@@ -107,6 +107,11 @@ def test_markdown_escapes_what_nodes_say() -> None:
 # ---------------------------------------------------------------- changes
 
 
+def test_a_check_that_is_new_is_worse_only_where_something_is_wrong() -> None:
+    found = changes(report(), report(WARNED, PASSED))
+    assert [(c.check, c.worse) for c in found] == [("net.mtu", True), ("clock.skew", False)]
+
+
 def test_what_became_worse_comes_first_and_equal_changes_are_one() -> None:
     before = report(replace(PASSED, check="net.mtu", found="1500 bytes"), PASSED)
     found = changes(before, report(WARNED, replace(PASSED, found="within 0.5 s")))
