@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
-from dslaunch.errors import ConfigError, UsageError
+from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +128,7 @@ def lint(
 
 
 def _remarks(file: Path, around: Around, fix: bool) -> tuple[Remark, ...]:
-    text = _read(file)
+    text = options.read_text(file)
     remarks = checked(text, str(file), around)
     return _mend(file, text, remarks, around) if fix else remarks
 
@@ -147,6 +146,8 @@ def _hardware(
     cluster: Path | None, chosen: Selection, facts: Path | None
 ) -> tuple[tuple[NodeHardware, ...], int | None]:
     """What the nodes have, and how many ranks there are; a file of facts goes before labels."""
+    from pydantic import ValidationError
+
     from dslaunch.deepspeed.hardware import facts_from_json, hardware_of
 
     nodes: tuple[NodeHardware, ...] = ()
@@ -159,9 +160,11 @@ def _hardware(
     if facts is None:
         return nodes, ranks
     try:
-        return facts_from_json(_read(facts)), ranks
-    except ValueError as error:
-        raise UsageError(f"--facts {facts}: {str(error).splitlines()[0]}") from None
+        return facts_from_json(options.read_text(facts)), ranks
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError((Problem(str(facts), 0, 0, where, first["msg"]),)) from None
 
 
 def checked(text: str, name: str, around: Around) -> tuple[Remark, ...]:
@@ -295,8 +298,8 @@ def diff(
     from dslaunch.deepspeed.schema import table
     from dslaunch.deepspeed.text import parse
 
-    documents = (parse(_read(first), str(first)), parse(_read(second), str(second)))
-    found = differences(*documents, table(version))
+    a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
+    found = differences(a, b, table(version))
     if as_json:
         ui.result(json.dumps([asdict(each) for each in found], indent=2))
     elif found:
@@ -317,17 +320,6 @@ def _row(difference: Difference) -> tuple[str, str, str]:
         shown = UNSET if value == UNSET else json.dumps(value)
         cells.append(shown if written or value == UNSET else f"{shown} (default)")
     return difference.path, cells[0], cells[1]
-
-
-def _read(file: Path) -> str:
-    try:
-        if str(file) == "-":
-            return sys.stdin.read()
-        return file.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file}: no text in UTF-8") from None
 
 
 def _write(file: Path, text: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"bf16": 2, "fp16": 2, "fp32": 4}
 ATTENTION = ("sdpa", "eager")
+MOST_FACTOR = 1000
 
 
 def estimate(
@@ -178,6 +179,8 @@ def _settings(precision: str, bucket: str, factor: float) -> Settings:
 
     if precision not in PRECISIONS:
         raise UsageError(f"--precision: `{precision}` is none of {', '.join(PRECISIONS)}")
+    if factor > MOST_FACTOR:
+        raise UsageError(f"--buffer-factor: {factor:g} is more than {MOST_FACTOR}")
     return Settings(
         width=4 if precision == "fp32" else 2,
         reduce_bucket=parse_count(bucket, "--reduce-bucket-size"),

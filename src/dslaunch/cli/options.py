@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli.words import JobOptions, make_job, own_first, split_words
-from dslaunch.errors import UsageError
+from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
 # everything behind the first word that is no option belongs to that word
+LARGEST = 16 * 2**20
+"""Characters of a text that is read; no file of settings has so many."""
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
 
@@ -162,6 +164,25 @@ def read_job(
     if job.kind != "module":
         job = replace(job, program=program_path(job.program, Path.cwd()))
     return Asked(cluster, job)
+
+
+def read_text(path: Path) -> str:
+    """A user's text, of `-` from standard input. Raises ConfigError; of a device that has no end,
+    too."""
+    try:
+        if str(path) == "-":
+            text = sys.stdin.read(LARGEST + 1)
+        else:
+            with path.open(encoding="utf-8") as file:
+                text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
+    except UnicodeDecodeError:
+        raise ConfigError((Problem(str(path), 0, 0, "", "no text in UTF-8"),)) from None
+    if len(text) > LARGEST:
+        why = f"more than {LARGEST:,} characters, as no file of settings has"
+        raise ConfigError((Problem(str(path), 0, 0, "", why),))
+    return text
 
 
 def check_writable(option: str, path: Path | None) -> None:

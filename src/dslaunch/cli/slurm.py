@@ -135,7 +135,8 @@ def _lint(words: list[str]) -> None:
     from dslaunch.cli.slurm_lint import slurm_lint
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(f"slurm {LINT}")(slurm_lint)
+    settings = {"help_option_names": ["-h", "--help"]}
+    app.command(f"slurm {LINT}", context_settings=settings)(slurm_lint)
     app(words, prog_name=f"dslaunch slurm {LINT}", standalone_mode=False)
 
 

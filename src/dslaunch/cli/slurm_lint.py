@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.errors import ConfigError, UsageError
+from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +76,17 @@ def _read(file: Path) -> str:
             with file.open("rb") as stream:
                 data = stream.read(LARGEST + 1)
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
+        raise _unreadable(file, str(error.strerror)) from None
     if len(data) > LARGEST:
-        raise UsageError(f"{file}: more than {LARGEST} bytes, which is as much as SLURM takes")
+        raise _unreadable(file, f"more than {LARGEST} bytes, which is as much as SLURM takes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: no text in UTF-8") from None
+        raise _unreadable(file, "no text in UTF-8") from None
+
+
+def _unreadable(file: Path, why: str) -> ConfigError:
+    return ConfigError((Problem(str(file), 0, 0, "", why),))
 
 
 def _mend(file: Path, text: str, before: Verdict) -> Verdict:

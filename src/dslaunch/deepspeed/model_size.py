@@ -91,12 +91,17 @@ def _in_directory(path: Path) -> Path:
 
 
 def _text(path: Path) -> str:
+    """A file's text; of a device there might be no end. Raises ConfigError."""
     try:
-        return path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_HEADER + 1)
     except OSError as error:
-        raise DslaunchError(f"{path}: {error.strerror}") from None
+        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
     except UnicodeDecodeError:
-        raise DslaunchError(f"{path}: is no UTF-8 text") from None
+        raise ConfigError((Problem(str(path), 0, 0, "", "is no UTF-8 text"),)) from None
+    if len(text) > MOST_HEADER:
+        raise ConfigError((Problem(str(path), 0, 0, "", "is far longer than any such file"),))
+    return text
 
 
 def _from_index(path: Path) -> Sized:

@@ -75,7 +75,7 @@ def heading(question: Question) -> str:
     nodes = f"{machines.nodes} node{'s' if machines.nodes > 1 else ''}"
     return (
         f"{model.params:,} parameters, {model.largest_layer:,} in the largest layer, {width}\n"
-        f"{nodes} x {machines.gpus_per_node} GPUs; "
+        f"{nodes} x {machines.gpus_per_node} GPU{'s' if machines.gpus_per_node > 1 else ''}; "
         "GiB = 2^30 bytes, per GPU, and per node for CPU"
     )
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dslaunch.cli.config import APP
-from dslaunch.errors import UsageError
+from dslaunch.errors import ConfigError, UsageError
 
 CLUSTER = """
 name: two
@@ -103,12 +103,10 @@ def test_a_config_can_come_from_standard_input() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("lint", "missing.json"),
         ("lint", "ds.json", "--for", "me"),
         ("lint", "ds.json", "--json", "--sarif"),
         ("lint", "ds.json", "--deepspeed", "newest"),
         ("lint", "ds.json", "--script-args", "'"),
-        ("lint", "ds.json", "--facts", "ds.json"),
         ("lint", "-", "--fix"),
         ("explain", "no_such_key_at_all"),
     ],
@@ -117,6 +115,24 @@ def test_what_cannot_be_is_said_without_a_traceback(words: tuple[str, ...]) -> N
     write('{"train_batch_size": 8, "bfloat16": {}}')
     done = config(*words, input='{"train_batch_size": 8, "bfloat16": {}}')
     assert isinstance(done.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lint", "missing.json"), "missing.json: No such file or directory"),
+        (("lint", "/dev/zero"), "/dev/zero: more than 16,777,216 characters, as no file of "),
+        (("diff", "ds.json", "."), ".: Is a directory"),
+        (("lint", "ds.json", "--facts", "ds.json"), "ds.json: Input should be a valid "),
+        (("lint", "ds.json", "--facts", "facts.json"), "facts.json: 0.slots: Input should be a "),
+    ],
+)
+def test_a_file_that_is_wrong_has_code_3_and_says_where(words: tuple[str, ...], said: str) -> None:
+    write('{"train_batch_size": 8}')
+    write('[{"host": "n1", "slots": "many"}]', "facts.json")
+    done = config(*words)
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.message.startswith(said)
 
 
 def test_explain_prints_text_or_data() -> None:

@@ -102,7 +102,7 @@ def test_chart_and_page_are_written_and_not_over_others(dslaunch: Call, director
         (("--params", "7e9"), "--params and --largest-layer are needed"),
         (("--params", "7e9", "--largest-layer", "8e9"), "cannot have more than all"),
         (("x.json", "--params", "7e9"), "not both"),
-        (("nowhere",), "nowhere: No such file"),
+        (("--params", "7e9", "--largest-layer", "6e7", "--buffer-factor", "inf"), "inf is more"),
         (("--params", "7e9", "--largest-layer", "6e7", "--precision", "int8"), "`int8` is none"),
         (("--params", "7e9", "--largest-layer", "6e7", "--attention", "x"), "`x` is none"),
         (("--params", "7e9", "--largest-layer", "6e7", "--gpu-memory", "80"), "no amount"),
@@ -114,9 +114,26 @@ def test_what_is_wrong_is_said_in_a_line(
     dslaunch: Call, words: tuple[str, ...], message: str
 ) -> None:
     done = dslaunch("estimate", *words)
-    assert done.returncode in (1, 2)
+    assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("nowhere", "No such file or directory"),
+        ("/dev/zero", "is far longer than any such file"),
+    ],
+)
+def test_a_model_that_cannot_be_read_has_code_3(dslaunch: Call, model: str, why: str) -> None:
+    done = dslaunch("estimate", model)
+    assert (done.returncode, done.stderr) == (3, f"error: {model}: {why}\n")
+
+
+def test_one_gpu_is_singular(dslaunch: Call) -> None:
+    done = dslaunch("estimate", "--params", "7e9", "--largest-layer", "6e7")
+    assert "1 node x 1 GPU; GiB" in done.stdout
 
 
 def called(*words: str) -> Any:

@@ -86,12 +86,12 @@ def test_what_cannot_be_read_is_a_line_of_words(
     if content is not None:
         (directory / "x.sbatch").write_bytes(content)
     done = dslaunch("slurm", "lint", "x.sbatch")
-    assert (done.returncode, done.stderr) == (2, f"error: x.sbatch: {said}\n")
+    assert (done.returncode, done.stderr) == (3, f"error: x.sbatch: {said}\n")
 
 
 def test_a_text_without_end_is_not_read_to_the_end(dslaunch: Dslaunch) -> None:
     done = dslaunch("slurm", "lint", "/dev/zero")
-    assert (done.returncode, "as much as SLURM takes" in done.stderr) == (2, True)
+    assert (done.returncode, "as much as SLURM takes" in done.stderr) == (3, True)
 
 
 def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch) -> None:
@@ -102,3 +102,8 @@ def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch
     done = dslaunch("slurm", "lint", "x.sbatch")
     assert (done.returncode, done.stdout) == (0, "no remarks\n")
     assert "x.sbatch:3:13: right: MASTER_ADDR is the first node's name" in done.stderr
+
+
+def test_the_short_word_for_help_is_known_here_too(dslaunch: Dslaunch) -> None:
+    done = dslaunch("slurm", "lint", "-h")
+    assert (done.returncode, "Usage: dslaunch slurm lint" in done.stdout) == (0, True)
