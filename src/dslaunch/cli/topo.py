@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeGuard
 
 import typer
 
-from dslaunch.cli import ui
+from dslaunch.cli import options, ui
 from dslaunch.cli.words import FILE_ENDINGS
 from dslaunch.errors import DslaunchError, UsageError
 
@@ -48,9 +48,13 @@ def topo(
 
     Example: dslaunch topo cluster.yaml
     """
+    from dslaunch.cluster.load import load_cluster
     from dslaunch.report import topology as report
     from dslaunch.topology import advise, compare
 
+    options.check_writable("--svg", svg)
+    if apply:
+        load_cluster(apply)
     by_host = _asked(files) if _is_cluster(files) else _read(files or ["-"])
     advice = advise(by_host)
     if apply:

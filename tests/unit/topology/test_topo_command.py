@@ -58,6 +58,13 @@ def test_a_drawing_is_a_file(two: list[Path], tmp_path: Path):
     assert (tmp_path / "n1.svg").read_text().startswith("<svg ")
 
 
+def test_a_drawing_that_cannot_be_written_is_known_before_anything_is_shown(two: list[Path]):
+    done = call(two[0], "--svg", "nowhere/n1.svg")
+    assert isinstance(done.exception, UsageError)
+    assert "--svg nowhere/n1.svg: there is no directory nowhere" in done.exception.message
+    assert done.stdout == ""
+
+
 def test_advice_is_written_into_a_cluster_file_when_asked(two: list[Path], tmp_path: Path):
     file = tmp_path / "c.yaml"
     file.write_text(CLUSTER)
