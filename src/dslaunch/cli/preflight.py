@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dslaunch.cluster.select import Selection
-    from dslaunch.preflight.check import Check, Scope
+    from dslaunch.preflight.check import Check, Scope, Tier
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
@@ -30,7 +30,9 @@ Only = Annotated[
     list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
 ]
 Skip = Annotated[list[str] | None, typer.Option(help="All but these checks. Repeatable.")]
-Tier = Annotated[str, typer.Option(help="gate (a second), static, or deep (measures, minutes).")]
+TierName = Annotated[
+    str, typer.Option(help="gate (a second), static, or deep (measures, minutes).")
+]
 For = Annotated[list[str] | None, typer.Option("--for", help="A need, such as zero-infinity.")]
 Launcher = Annotated[str | None, typer.Option(help="The launcher that will be used.")]
 Save = Annotated[Path | None, typer.Option(help="Write what the nodes answered to a file.")]
@@ -48,7 +50,7 @@ def preflight(
     exclude: Exclude = "",
     nodes: Nodes = None,
     label: Label = None,
-    tier: Tier = "static",
+    tier: TierName = "static",
     only: Only = None,
     skip: Skip = None,
     purpose: For = None,
@@ -92,13 +94,14 @@ def preflight(
     known_good = None if baseline is None else replayed(baseline)
     if saved is not None:
         scope, facts = _again(saved, file, which, wanted, launcher, script)
+        wanted = wanted.as_recorded(facts.tier, facts.named)
         chosen = wanted.of(known, scope.cluster)
         _same_nodes(scope, known_good, baseline)
     else:
         scope = _scope(file, which, wanted, launcher, script, wanted.named(known))
         chosen = wanted.of(known, scope.cluster)
         _same_nodes(scope, known_good, baseline)
-        facts = _ask(scope, chosen, options.find_cluster(file))
+        facts = _ask(scope, chosen, options.find_cluster(file), wanted.tier)
     if save is not None:
         _write(save, facts.to_json())
     report = judge(scope, facts, chosen)
@@ -111,7 +114,7 @@ def preflight(
         _show(report, every=every)
     if known_good is not None:
         before = judge(*known_good, chosen)
-        ui.say("\n".join(change_rows(changes(before, report))))
+        ui.say("\n".join(change_rows(changes(before, report), ui.width())))
     if not report.fit:
         raise typer.Exit(PreflightError.exit_code)
 
@@ -213,7 +216,7 @@ def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     return source.digests or (((source.script, ""),) if source.script else ())
 
 
-def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
+def _ask(scope: Scope, checks: Mapping[str, Check], file: Path, tier: Tier) -> Facts:
     """Ask the nodes, with a line of progress on a terminal."""
     from dslaunch.cluster.load import read_text
     from dslaunch.preflight.facts import Facts
@@ -240,6 +243,7 @@ def _ask(scope: Scope, checks: Mapping[str, Check], file: Path) -> Facts:
         root=scope.root,
         files=scope.files,
         named=tuple(sorted(scope.named)),
+        tier=tier,
         here=survey.here,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
@@ -32,6 +32,13 @@ class Wanted:
         if not wanted - left_out:
             raise UsageError("--only and --skip leave no check")
         return {name: check for name, check in checks.items() if name in wanted - left_out}
+
+    def as_recorded(self, tier: Tier, named: Sequence[str]) -> Wanted:
+        """The same of a recording: unless checks or a tier are named, those that were asked for
+        then. Of others it has no answers."""
+        if self.only or self.tier != "static":
+            return self
+        return replace(self, tier=tier, only=tuple(named))
 
     def named(self, checks: Mapping[str, Check]) -> frozenset[str]:
         """The checks that were asked for by name. Raises UsageError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.errors import ConfigError, NodeFailure, Problem
+from dslaunch.preflight.check import Tier
 
 FORMAT = 1
 
@@ -62,6 +63,8 @@ class Facts:
     files: tuple[tuple[str, str], ...] = ()
     named: tuple[str, ...] = ()
     """Checks that were asked for by name."""
+    tier: Tier = "static"
+    """What was asked where no check was named."""
     here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the machine that dslaunch ran on answered: question key -> answer."""
 

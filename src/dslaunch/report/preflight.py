@@ -38,7 +38,7 @@ def rows(report: Report, width: int | None, *, every: bool, colour: bool) -> Ite
     name = max((len(f.check) for f in shown), default=0)
     for finding in shown:
         yield from finding_rows(finding, name, width, colour=colour)
-    yield summary(report)
+    yield from _wrapped(summary(report), width, "", "  ")
 
 
 def finding_rows(finding: Finding, name: int, width: int | None, *, colour: bool) -> Iterator[str]:
@@ -71,8 +71,9 @@ def _wrapped(text: str, width: int | None, first: str, further: str) -> list[str
 
 def summary(report: Report) -> str:
     """How many nodes, and how many findings of each kind."""
-    silent = len(report.facts.failures)
-    nodes = f"{len(report.scope.nodes)} nodes" + (f", {silent} did not answer" if silent else "")
+    hosts = [node.host for node in report.scope.nodes]
+    silent = sum(host not in report.facts.nodes for host in hosts)
+    nodes = _counted(len(hosts), "nodes") + (f", {silent} did not answer" if silent else "")
     kinds = (("fail", "failed"), ("warn", "warnings"), ("unknown", "unknown"), ("pass", "passed"))
     counts = [_counted(report.count(level), word) for level, word in _typed(kinds)]
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
@@ -89,7 +90,7 @@ def _typed(kinds: tuple[tuple[str, str], ...]) -> Iterator[tuple[Level, str]]:
         yield words[level], word
 
 
-def change_rows(found: Sequence[Change]) -> Iterator[str]:
+def change_rows(found: Sequence[Change], width: int | None = None) -> Iterator[str]:
     """What is otherwise than in the baseline."""
     if not found:
         yield "no change since the baseline"
@@ -97,7 +98,8 @@ def change_rows(found: Sequence[Change]) -> Iterator[str]:
         sign = "worse" if change.worse else "changed"
         was = f"{change.before[0]}, {change.before[1]}" if change.before else "not there"
         now = f"{change.now[0]}, {change.now[1]}" if change.now else "not there"
-        yield f"{sign}: {change.check} {fold(change.hosts)}: {was} -> {now}"
+        text = f"{sign}: {change.check} {fold(change.hosts)}: {was} -> {now}"
+        yield from _wrapped(text, width, "", "  ")
 
 
 def as_json(report: Report) -> str:

@@ -55,6 +55,11 @@ def test_all_shows_what_passed_too() -> None:
     assert "ok    clock.skew  node[1-3]: within 1 s" in rows(ALL, None, every=True, colour=False)
 
 
+def test_of_fewer_nodes_only_their_silence_counts() -> None:
+    one = replace(ALL, scope=replace(SCOPE, nodes=SCOPE.nodes[:1]))
+    assert summary(one).startswith("1 node: 1 failed, ")
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_lines_fit_the_terminal_where_words_let_them(width: int) -> None:
     long = replace(FAILED, found="a " * 100, fix="b " * 100)
