@@ -60,6 +60,10 @@ def _object(text: str, name: str) -> dict[str, Any]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError((Problem(name, error.lineno, error.colno, "", error.msg),)) from None
+    except RecursionError:
+        raise ConfigError((Problem(name, 0, 0, "", "nested too deeply"),)) from None
+    except ValueError:  # int() reads no more than 4,300 digits
+        raise ConfigError((Problem(name, 0, 0, "", "has a number that is too long"),)) from None
     if not isinstance(data, dict):
         raise ConfigError((Problem(name, 0, 0, "", "must be an object"),))
     return data
@@ -84,10 +88,9 @@ def _in_directory(path: Path) -> Path:
     for pattern in ("config.json", f"*{INDEX_SUFFIX}", f"*{WEIGHTS_SUFFIX}"):
         for found in sorted(path.glob(pattern)):
             return found
-    raise DslaunchError(
-        f"{path}: has no config.json and no safetensors",
-        hint="name the model's directory, its config.json, or a safetensors file or index",
-    )
+    hint = "name the model's directory, its config.json, or a safetensors file or index"
+    problem = Problem(str(path), 0, 0, "", "has no config.json and no safetensors")
+    raise ConfigError((problem,), hint=hint)
 
 
 def _text(path: Path) -> str:
@@ -145,6 +148,10 @@ def _shape_beside(path: Path) -> Shape | None:
 Header = dict[str, Any]
 
 
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)
+
+
 def _header(path: Path) -> Header:
     """The head of a safetensors file: 8 bytes of length, then JSON."""
     try:
@@ -153,15 +160,14 @@ def _header(path: Path) -> Header:
             data = file.read(length) if length <= MOST_HEADER else b""
         head = json.loads(data)
         tensors = {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
-        if not tensors:
+        if not tensors or not all(map(_is_shape, tensors.values())):
             raise ValueError
         return tensors
     except OSError as error:
-        raise DslaunchError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise DslaunchError(
-            f"{path}: is no safetensors file", hint="is it a pointer of Git LFS?"
-        ) from None
+        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        problem = Problem(str(path), 0, 0, "", "is no safetensors file")
+        raise ConfigError((problem,), hint="is it a pointer of Git LFS?") from None
 
 
 def _model(headers: list[Header]) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def weights(path: Path, tensors: dict[str, list[int]]) -> None:
+def weights(path: Path, tensors: Mapping[str, object]) -> None:
     """A safetensors file with a head and no data."""
     head = {
         "__metadata__": {"format": "pt"},
@@ -113,3 +114,20 @@ def test_what_is_not_there_or_no_weights_is_said(tmp_path: Path) -> None:
         pointer.write_text(text)
         with pytest.raises(DslaunchError, match="is no safetensors file"):
             from_path(pointer)
+
+
+@pytest.mark.parametrize("shape", ["x", [-1, 5], [True], {"a": 1}, [1.5]])
+def test_a_head_whose_shapes_are_none_is_no_safetensors(tmp_path: Path, shape: object) -> None:
+    weights(tmp_path / "a.safetensors", {"a.weight": shape})
+    with pytest.raises(ConfigError, match="is no safetensors file"):
+        from_path(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[" * 100_000, "nested too deeply"), ("1" * 5000, "has a number that is too long")],
+)
+def test_a_text_that_no_parser_takes_is_said(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        from_path(tmp_path)
