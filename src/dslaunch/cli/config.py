@@ -117,6 +117,7 @@ def lint(
         raise UsageError("--json, --sarif and --github: one of them")
     form = "json" if as_json else "sarif" if sarif else "github" if github else "text"
     chosen = options.selection(include, exclude, nodes, slots, label)
+    _fitting(cluster, chosen, world)
     hardware, ranks = _hardware(cluster, chosen, facts)
     around = Around(
         reader, version, _words(script_args), ranks or world, tensor, pipeline, parameters, hardware
@@ -125,6 +126,16 @@ def lint(
     _show(remarks, form)
     if any(remark.level == "error" for remark in remarks):
         raise typer.Exit(ConfigError.exit_code)
+
+
+def _fitting(cluster: Path | None, chosen: Selection, world: int | None) -> None:
+    """Raise UsageError for options that would have no effect."""
+    from dslaunch.cluster.select import Selection
+
+    if cluster is not None and world is not None:
+        raise UsageError("--world and --cluster: one of them says how many ranks there are")
+    if cluster is None and chosen != Selection():
+        raise UsageError("nodes are selected, and no --cluster is named")
 
 
 def _remarks(file: Path, around: Around, fix: bool) -> tuple[Remark, ...]:

@@ -17,14 +17,16 @@ _GITHUB_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "inf
 
 def as_text(remarks: Sequence[Remark]) -> str:
     """Each remark as `file:line:column: level: path: message`, with its fix and source below;
-    then how many there are. Nothing is left out."""
+    then how many there are. Nothing is left out; what is no letter of a line, such as a line end in
+    a key, is spelt."""
     lines = [line for remark in remarks for line in _lines(remark)]
     return "\n".join([*lines, summary(remarks)]) + "\n"
 
 
 def _lines(remark: Remark) -> list[str]:
     below = (("fix", remark.fix), ("source", remark.source))
-    return [str(remark), *(f"    {name}: {words}" for name, words in below if words)]
+    head = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(remark))
+    return [head, *(f"    {name}: {words}" for name, words in below if words)]
 
 
 def summary(remarks: Sequence[Remark]) -> str:

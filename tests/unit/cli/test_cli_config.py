@@ -108,6 +108,8 @@ def test_a_config_can_come_from_standard_input() -> None:
         ("lint", "ds.json", "--deepspeed", "newest"),
         ("lint", "ds.json", "--script-args", "'"),
         ("lint", "-", "--fix"),
+        ("lint", "ds.json", "--include", "node01"),
+        ("lint", "ds.json", "--world", "2", "--cluster", "cluster.yaml"),
         ("explain", "no_such_key_at_all"),
     ],
 )

@@ -15,7 +15,7 @@ NOTE = Remark("hjson", "info", "ds.json", 1, 2, "", "a comment")
 
 def test_text_folds_nothing_away() -> None:
     assert as_text([ERROR, WHOLE, NOTE]) == (
-        "a b/ds.json:3:5: error: fp16.x: unknown key: 100%\nstops\n"
+        "a b/ds.json:3:5: error: fp16.x: unknown key: 100%\\nstops\n"
         "    fix: did you mean y?\n"
         "    source: pydantic\n"
         "ds.json: warning: no batch size\n"
