@@ -204,9 +204,11 @@ def _again(
     if not nodes:
         raise UsageError(f"{saved}: holds no answer of a node of {file}")
     purposes = scope.purposes | wanted.purposes
-    name = launcher or scope.launcher
-    launchers.get(name)
-    return replace(scope, cluster=cluster, nodes=nodes, launcher=name, purposes=purposes), facts
+    scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
+    if launcher is not None:
+        launchers.get(launcher)
+        scope = replace(scope, launcher=launcher)
+    return scope, facts
 
 
 def _files(source: Source | None) -> tuple[tuple[str, str], ...]:

@@ -124,6 +124,15 @@ def test_saved_answers_are_judged_by_the_checks_that_were_asked_for(
     assert checks_of(capsys, "lim.stack") == {"lim.stack"}
 
 
+def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("saved.json").write_text(replace(ANSWERS, launcher="theirs").to_json(), "utf-8")
+    assert "warn" in levels(capsys, None)
+    with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
+        command.preflight(saved=Path("saved.json"), launcher="torchrum")
+
+
 def test_saved_answers_of_another_cluster_are_refused() -> None:
     Path("other.yaml").write_text("nodes: [{host: other, slots: 1}]\n")
     with pytest.raises(UsageError, match=r"saved\.json: holds no answer of a node of other\.yaml"):
