@@ -337,6 +337,6 @@ def _write(file: Path, text: str) -> None:
     if str(file) == "-":
         raise UsageError("--fix: standard input cannot be mended")
     try:
-        file.write_text(text, "utf-8")
+        file.write_text(text, "utf-8", newline="")
     except OSError as error:
         raise UsageError(f"--fix: {file}: {error.strerror}") from None

@@ -167,13 +167,15 @@ def read_job(
 
 
 def read_text(path: Path) -> str:
-    """A user's text, of `-` from standard input. Raises ConfigError; of a device that has no end,
-    too."""
+    """A user's text, line ends as they are; of `-` from standard input.
+
+    Raises ConfigError, also for a device that has no end.
+    """
     try:
         if str(path) == "-":
             text = sys.stdin.read(LARGEST + 1)
         else:
-            with path.open(encoding="utf-8") as file:
+            with path.open(encoding="utf-8", newline="") as file:
                 text = file.read(LARGEST + 1)
     except OSError as error:
         raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None

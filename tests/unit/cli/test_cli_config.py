@@ -158,3 +158,10 @@ def test_diff_shows_what_differs_and_ends_like_diff() -> None:
     assert ["zero_optimization.stage", "2", "3"] in rows
     assert config("diff", first, first).exit_code == 0
     assert json.loads(config("diff", first, second, "--json").stdout)[0]["first"] == 2
+
+
+def test_what_is_mended_keeps_its_line_ends() -> None:
+    Path("ds.json").write_bytes(b'{"train_batch_size": 8,\r\n "bfloat16": {"enabled": true}}\r\n')
+    config("lint", "ds.json", "--fix")
+    mended = b'{"train_batch_size": 8,\r\n "bf16": {"enabled": true}}\r\n'
+    assert Path("ds.json").read_bytes() == mended
