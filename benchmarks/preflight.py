@@ -51,7 +51,7 @@ def main() -> None:
 def compare(cluster: VirtualCluster, size: int) -> None:
     """Rounds of all programs on so many nodes, as one row each."""
     nodes = f"nodes: [{{host: 'node[1-{size}]', slots: 1}}]\nstorage: {{workdir: /tmp}}\n"
-    cluster.put("control", "/root/p/c.yaml", f"python: {sys.executable}\n{nodes}", 0o644)
+    cluster.put("control", "/root/p/c.yaml", nodes, 0o644)
     programs = {
         "clush true": [*CLUSH, "-w", f"node[1-{size}]", "true"],
         "clush true, curve25519": [*CLUSH, *CURVE, "-w", f"node[1-{size}]", "true"],

@@ -349,6 +349,8 @@ def clean() -> None:
 
 AT_ONCE = ("read", "limits", "environment", "present", "pci", "interfaces", "listen")
 """Kinds that cannot hang."""
+SLOW = ("run", "each", "dial", "names", "resolve")
+"""Kinds that may take their time though nothing is wrong."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
     "read": _read,
     "limits": _limits,

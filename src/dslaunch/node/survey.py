@@ -3,8 +3,8 @@ a question says.
 
 A question is `{"kind": ..., "argument": ..., "timeout": seconds}`; its answer is
 `{"value": ..., "seconds": ...}` or `{"error": why}`. What may hang (programs, paths, names) is
-asked in a child process, all of them side by side. A child that is late is killed and left behind:
-one that waits for a dead file server cannot even die.
+asked in child processes. A child that is late is killed and left behind: one that waits for a dead
+file server cannot even die.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any, Dict, List, Tuple
 from dslaunch.node import questions
 
 Answer = Dict[str, Any]
-MOST_OUTPUT = 1 << 20
-"""Bytes of a child's answer that are kept."""
+Asked = Tuple[str, Answer]
+"""A question with its key."""
+MOST_OUTPUT = 4 << 20
+"""Bytes of a child's answers that are taken."""
 AT_ONCE = 16
 """Children at a time."""
 
@@ -53,7 +55,7 @@ def reply(request: Dict[str, Any]) -> Answer:
 def ask(asked: Dict[str, Answer], host: str = "") -> Dict[str, Answer]:
     """Answer all questions. `host` is how the cluster file calls this node."""
     answers: Dict[str, Answer] = {}
-    later: List[Tuple[str, Answer]] = []
+    later: List[Asked] = []
     for key, question in asked.items():
         if question["kind"] in questions.AT_ONCE:
             answers[key] = answered(question)
@@ -85,18 +87,22 @@ def _say(out: int, mark: bytes, message: Answer) -> None:
 
 
 class Child:
-    """A question that is asked in a process of its own."""
+    """Questions that are asked one after the other in a process of their own."""
 
-    def __init__(self, key: str, question: Answer) -> None:
-        self.key, self.question = key, question
-        self.began = time.monotonic()
-        self.deadline = self.began + float(question.get("timeout") or 10)
-        self.output = b""
+    def __init__(self, asked: List[Asked]) -> None:
+        self.asked = asked
+        """Those without an answer yet; the first is being answered."""
+        self.rest, self.kept = b"", 0
         self.pipe, other = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             self._work(other)
         os.close(other)
+        self._next()
+
+    def _next(self) -> None:
+        self.began = time.monotonic()
+        self.deadline = self.began + (_timeout(self.asked[0]) if self.asked else 10)
 
     def _work(self, out: int) -> None:
         """In the child: keep nothing open that the caller waits for, answer, and be gone."""
@@ -107,48 +113,62 @@ class Child:
                 os.dup2(nowhere, number)
             os.dup2(out, 3)
             os.closerange(4, 256)
-            _say(3, b"", answered(self.question))
+            for _, question in self.asked:
+                _say(3, b"", answered(question))
         finally:
             os._exit(0)
 
-    def read(self) -> bool:
-        """Take what there is; False at the end."""
+    def read(self, answers: Dict[str, Answer]) -> bool:
+        """Take the answers that have come; False at the end."""
         piece = os.read(self.pipe, 65536)
-        self.output += piece if len(self.output) < MOST_OUTPUT else b""
+        self.kept += len(piece)
+        if self.kept > MOST_OUTPUT:
+            return False
+        *lines, self.rest = (self.rest + piece).split(b"\n")
+        for line in lines:
+            answers[self.asked[0][0]] = json.loads(line)
+            self.asked = self.asked[1:]
+            self._next()
         return bool(piece)
 
-    def close(self) -> Answer:
-        """Let go of it, and give its answer."""
+    def close(self, answers: Dict[str, Answer]) -> List[Asked]:
+        """Let go of it: what it was at is an error, and those behind that are given back."""
         os.close(self.pipe)
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.waitpid(self.pid, os.WNOHANG)
-        try:
-            found: Answer = json.loads(self.output)
-        except ValueError:
-            waited = time.monotonic() - self.began
-            late = time.monotonic() >= self.deadline
-            return {"error": f"no answer within {waited:.0f} s" if late else "it crashed"}
-        return found
+        if not self.asked:
+            return []
+        late = time.monotonic() >= self.deadline
+        waited = time.monotonic() - self.began
+        why = f"no answer within {waited:.0f} s" if late else "it crashed"
+        answers[self.asked[0][0]] = {"error": why}
+        return self.asked[1:]
 
 
 class Children:
-    """Questions that wait to be asked, and those that are under way."""
+    """Questions that wait to be asked, and those that are under way.
 
-    def __init__(self, later: List[Tuple[str, Answer]]) -> None:
-        self.later = later[::-1]
+    Those that are answered in no time share one child, since a child costs more than they do; when
+    one of them hangs, the others get a child each.
+    """
+
+    def __init__(self, later: List[Asked]) -> None:
+        swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
+        slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
+        self.later = [*slow[::-1], swift] if swift else slow[::-1]
         self.working: Dict[int, Child] = {}
 
     def wait(self, answers: Dict[str, Answer]) -> None:
         """Ask them all, and put down their answers."""
         while self.later or self.working:
             while self.later and len(self.working) < AT_ONCE:
-                child = Child(*self.later.pop())
+                child = Child(self.later.pop())
                 self.working[child.pipe] = child
             ready, _, _ = select.select(list(self.working), [], [], self._patience())
             for pipe in ready:
-                if not self.working[pipe].read():
+                if not self.working[pipe].read(answers):
                     self._end(pipe, answers)
             for pipe in [p for p, c in self.working.items() if c.deadline <= time.monotonic()]:
                 self._end(pipe, answers)
@@ -158,5 +178,8 @@ class Children:
         return max(0.0, first - time.monotonic())
 
     def _end(self, pipe: int, answers: Dict[str, Answer]) -> None:
-        child = self.working.pop(pipe)
-        answers[child.key] = child.close()
+        self.later += [[asked] for asked in self.working.pop(pipe).close(answers)]
+
+
+def _timeout(asked: Asked) -> float:
+    return float(asked[1].get("timeout") or 10)

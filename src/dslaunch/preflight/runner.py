@@ -179,9 +179,11 @@ class Survey:
             self._further(pool)
             wait([own], _longest(self._own_questions()) + GRACE)
         finally:
-            closing = [pool.submit(talk.close) for talk in (*self.talks.values(), self.own)]
-            wait(closing, 5)
-            pool.shutdown(wait=False, cancel_futures=True)
+            # a pool of its own: the workers of the other may all be waiting to connect
+            closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
+            wait([closer.submit(talk.close) for talk in (*self.talks.values(), self.own)], 5)
+            for each in (closer, pool):
+                each.shutdown(wait=False, cancel_futures=True)
             self.way.close()
         return {host: _facts(talk) for host, talk in self.talks.items()}
 

@@ -12,7 +12,7 @@ import zlib
 from functools import cache
 from importlib import resources
 from importlib.abc import InspectLoader
-from importlib.util import find_spec
+from importlib.util import MAGIC_NUMBER, find_spec
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.launch.command import quote
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
-import sys, zlib, marshal
+import sys, zlib, marshal, _frozen_importlib_external as bytecode
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
-same = sys.hexversion == {version!r} and sys.implementation.name == {kind!r}
+same = bytecode.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 kind = type(sys)
 for name in ("dslaunch", "dslaunch.node"):
     sys.modules[name] = kind(name)
@@ -37,8 +37,8 @@ for name, code in marshal.loads(zlib.decompress(codes if same else texts)):
     exec(code if same else compile(code, "dslaunch/node/" + name + ".py", "exec"), module.__dict__)
 module.main({arguments!r})
 """
-"""Where the node's Python is ours to the digit it takes code that is compiled already: to compile
-costs a node more than all questions of a preflight."""
+"""A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
+more than all questions of a preflight."""
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
 _READ = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
@@ -65,7 +65,7 @@ def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:
     parts = _texts(modules), _codes(modules)
     loader = _LOADER.format(
         sizes=tuple(map(len, parts)),
-        version=sys.hexversion,
+        magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
         arguments=arguments,
     ).encode()

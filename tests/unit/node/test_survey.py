@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from dslaunch.cluster.model import Node
-from dslaunch.node import network, survey
+from dslaunch.node import network, questions, survey
 from dslaunch.preflight.runner import MODULES
 from dslaunch.transport import program
 
@@ -70,6 +71,35 @@ def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     assert time.monotonic() - began < 5
     assert answers["hangs"] == {"error": "no answer within 0 s"}
     assert answers["fine"]["value"] == {"code": 0, "out": "hi\n", "err": ""}
+
+
+def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = questions.KINDS["path"]
+    hangs = str(tmp_path / "hangs")
+
+    def path(argument: str) -> Any:
+        return time.sleep(60) if argument == hangs else real(argument)
+
+    monkeypatch.setitem(questions.KINDS, "path", path)
+    began = time.monotonic()
+    asked = {"before": "/", "a": hangs, "between": "/tmp", "b": hangs, "behind": "/"}
+    answers = survey.ask({name: question("path", path, 0.5) for name, path in asked.items()})
+    assert time.monotonic() - began < 5
+    assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
+        "before",
+        "behind",
+        "between",
+    ]
+    assert all(answers[name]["error"].startswith("no answer within") for name in ("a", "b"))
+
+
+def test_a_child_that_crashes_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(questions.KINDS, "names", lambda _: os.kill(os.getpid(), 9))
+    answers = survey.ask({"a": question("names"), "b": question("path", "/")})
+    assert answers["a"] == {"error": "it crashed"}
+    assert answers["b"]["value"]["kind"] == "directory"
 
 
 def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
