@@ -82,7 +82,7 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
         (e.host or "", e.rank): diagnose(last_lines.get((e.host or "", e.rank), []), e.evidence)
         for e in filter(failed, history.events)
     }
-    cause = first_cause(before, why)
+    cause = _behind(first_cause(before, why), history, why)
     if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
         by = history.stopped_by
         return Outcome("interrupted", 130, message=f"stopped by {by}" if by else "interrupted")
@@ -103,6 +103,14 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
         last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
         victims=tuple(_victim(e, why) for e in before if e is not cause and _is_victim(e)),
     )
+
+
+def _behind(cause: Event | None, history: History, why: Mapping[Source, Diagnosis]) -> Event | None:
+    """A victim's cause may be a node whose loss was noticed only while the run was ended: its peers
+    hear of it by their own connections, and sooner than we do."""
+    if cause is None or cause.kind != "exit" or not _why(cause, why).victim:
+        return cause
+    return next((e for e in history.events if e.kind == "lost" and e.host != cause.host), cause)
 
 
 def fatal(event: Event, history: History) -> bool:

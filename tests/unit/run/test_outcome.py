@@ -139,3 +139,18 @@ def test_a_lost_node_is_the_cause_of_its_victims() -> None:
     history = History([exits(4.0, 0, 1), Event(30, "lost", "n2", text="silence")], 30)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
     assert outcome.message == "n2 was lost: silence"
+
+
+def test_a_node_whose_loss_is_noticed_after_its_victims_ended_the_run_is_the_cause() -> None:
+    lost = Event(24, "lost", "n2", text="it did not confirm its end")
+    history = History([exits(4.0, 0, 1), lost], 4.0)
+    outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
+    assert (outcome.message, outcome.exit_code) == ("n2 was lost: it did not confirm its end", 5)
+    assert outcome.victims == ("rank 0 on n1: gloo lost its connection to another rank",)
+
+
+def test_a_rank_that_failed_by_itself_stays_the_cause_when_a_node_is_lost_later() -> None:
+    history = History([exits(4.0, 0, 1), Event(24, "lost", "n2", text="silence")], 4.0)
+    assert judge(history, last_lines={("n1", 0): ["KeyError: 3"]}).message.startswith(
+        "rank 0 on n1"
+    )
