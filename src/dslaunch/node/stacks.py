@@ -116,14 +116,15 @@ class _NoStacksError(Exception):
 
 def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
     """Variables that arm every Python process below; `directory` is the run's own. Never fails.
-
     A Python that is told to ignore its environment (`-E`, `-I`) or `site` (`-S`) is not armed.
     """
     place = os.path.join(directory, PLACE)
     try:
         os.makedirs(place, 0o700, exist_ok=True)
-        with open(os.path.join(place, "sitecustomize.py"), "w", encoding="ascii") as file:
+        new = os.path.join(place, f".new-{os.getpid()}-{threading.get_ident()}")
+        with open(new, "w", encoding="ascii") as file:
             file.write(_SITECUSTOMIZE.replace("{note}", NOTE).replace("{signal}", str(SIGNAL)))
+        os.replace(new, f"{place}/sitecustomize.py")  # a rank that starts now may be reading it
     except OSError:
         return {}
     before = environment.get("PYTHONPATH")

@@ -50,7 +50,7 @@ def test_selection_and_settings_are_in_the_script(project: Path) -> None:
     script = dslaunch(project, "cluster.yaml", *words).stdout
     for line in ("--nodes=2", "--exclude=n3", "--time=90", "--job-name=other"):
         assert f"#SBATCH {line}\n" in script
-    assert "other.py --x\n" in script
+    assert "other.py --x &\n" in script
     pinned = dslaunch(project, "--render", "--include", "n[1-2]").stdout
     assert "#SBATCH --nodelist=n[1-2]\n" in pinned
 
