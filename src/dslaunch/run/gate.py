@@ -15,15 +15,19 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Decision
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.choose import Wanted
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
 from dslaunch.run.evidence import Inquiry
 from dslaunch.transport.base import Channel, Connection
 
+QUICK = (
+    *("clock.skew", "fs.free", "fs.hung", "shm.size"),
+    *("gpu.driver-up", "gpu.ecc-uncorrected", "gpu.recovery", "gpu.row-remap"),
+)
+"""The checks of the gate, by name: to import all checks takes longer than to ask these."""
 OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
-"""Checks that a run does not need: it finds these things out, and gets them right, by itself."""
+"""Checks of its tier that a run does not need: it finds these things out, and gets them right, by itself."""
 SOFTER = (("shm.size", "warn"),)
 """What stops no run: many trainings need no shared memory."""
 BY_CLOCK = ("elastic",)
@@ -45,7 +49,9 @@ class Gate:
             directories=inquiry.directories,
             token=secrets.token_hex(8),
         )
-        self.checks = Wanted("gate", skip=OWN).of(checks.load(), cluster)
+        skip = cluster.preflight.skip
+        quick = checks.some(QUICK)
+        self.checks = {n: c for n, c in quick.items() if not {n, n.split(".")[0]} & set(skip)}
         self._pool = ThreadPoolExecutor(1)
         self._report: Future[Report] = self._pool.submit(self._ask, Borrowed(opened))
         self._pool.shutdown(wait=False)

@@ -4,6 +4,7 @@ by an entry point of the group `dslaunch.checks`."""
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 from importlib import import_module
 
 from dslaunch.preflight.check import TIERS, Check, Tier
@@ -18,6 +19,12 @@ def built_in() -> dict[str, Check]:
         name.replace("_", ".", 1).replace("_", "-"): import_module(f"{__name__}.{name}").CHECK
         for name in modules
     }
+
+
+def some(names: Sequence[str]) -> dict[str, Check]:
+    """Checks of the house by their names; no other is imported."""
+    modules = {name: name.replace(".", "_").replace("-", "_") for name in names}
+    return {n: import_module(f"{__name__}.{m}").CHECK for n, m in modules.items()}
 
 
 def load() -> dict[str, Check]:
