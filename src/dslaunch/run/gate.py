@@ -27,7 +27,7 @@ QUICK = (
 )
 """The checks of the gate, by name: to import all checks takes longer than to ask these."""
 OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
-"""Checks of its tier that a run leaves out: it finds these things out, and gets them right, itself."""
+"""Checks of its tier that a run leaves out: it finds these out, and gets them right, by itself."""
 SOFTER = (("shm.size", "warn"),)
 """What stops no run: many trainings need no shared memory."""
 BY_CLOCK = ("elastic",)
