@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from dslaunch.node.paths import WHOLE, text_of
+
 Answer = Dict[str, Any]
 _SIOCGIFCONF = 0x8912
 PIECE = 65536
@@ -47,7 +49,7 @@ def _ipv4() -> List[Tuple[str, str]]:
 
 def _ipv6() -> List[Tuple[str, str]]:
     """As /proc/net/if_inet6 lists them, link-local ones left out: they need a scope."""
-    lines = [line.split() for line in _text("/proc/net/if_inet6").splitlines()]
+    lines = [line.split() for line in text_of("/proc/net/if_inet6").splitlines()]
     return [
         (fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
         for fields in lines
@@ -55,21 +57,13 @@ def _ipv6() -> List[Tuple[str, str]]:
     ]
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def _flags(name: str) -> int:
-    return int(_text(f"/sys/class/net/{name}/flags") or "0", 16)
+    return int(text_of(f"/sys/class/net/{name}/flags") or "0", 16)
 
 
 def _number(name: str, what: str) -> Optional[int]:
     """Speed in Mbit/s, MTU in bytes; None where the driver does not say."""
-    text = _text(f"/sys/class/net/{name}/{what}")
+    text = text_of(f"/sys/class/net/{name}/{what}")
     return int(text) if text.isdigit() else None
 
 
@@ -301,7 +295,7 @@ def established(port: int) -> int:
     lines = [
         line.split()
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for line in _text(table).splitlines()[1:]
+        for line in text_of(table, WHOLE).splitlines()[1:]
     ]
     wanted = f":{port:04X}"
     return sum(fields[3] == "01" and fields[2].endswith(wanted) for fields in lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import shutil
 import socket
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from dslaunch.node import files, keeping, network, shards
+from dslaunch.node import files, keeping, network, paths, shards
 
 Answer = Dict[str, Any]
 
@@ -49,7 +48,7 @@ def absolute(path: str, home: str) -> str:
 
 def identity(home: str) -> Answer:
     """Who this node is."""
-    boot = _read("/proc/sys/kernel/random/boot_id")
+    boot = paths.text_of("/proc/sys/kernel/random/boot_id")
     return {
         "hostname": socket.gethostname(),
         # two nodes that share kernel and network are one machine, whatever they are called
@@ -57,14 +56,6 @@ def identity(home: str) -> Answer:
         "python": sys.version.split()[0],
         "home": home,
     }
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _interpreter(path: str, context: Context) -> Optional[str]:
@@ -89,16 +80,8 @@ def _files(argument: Answer, context: Context) -> Dict[str, Optional[str]]:
     """Of the files `{path: SHA-256}` below `root`, those that are missing (None) or differ."""
     root = absolute(argument["root"], context.home)
     wanted = argument["digests"]
-    found = {path: _sha256(os.path.join(root, path)) for path in wanted}
+    found = {path: paths.digest(os.path.join(root, path)) for path in wanted}
     return {path: digest for path, digest in found.items() if digest != wanted[path]}
-
-
-def _sha256(path: str) -> Optional[str]:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
-    except OSError:
-        return None
 
 
 def _nonce_write(argument: Answer, context: Context) -> Dict[str, Answer]:
@@ -108,34 +91,24 @@ def _nonce_write(argument: Answer, context: Context) -> Dict[str, Answer]:
         where = absolute(path, context.home)
         try:
             os.makedirs(where, exist_ok=True)
-            with open(os.path.join(where, argument["name"]), "x", encoding="ascii"):
-                pass
         except OSError as error:
             return {"path": where, "error": error.strerror}
-        return {"path": where, "error": None}
+        return {"path": where, "error": paths.leave(where, argument["name"])}
 
     return {path: one(path) for path in argument["paths"]}
 
 
 def _nonce_read(argument: Answer, context: Context) -> Dict[str, List[str]]:
-    """Which of the nodes' marks can be seen in each directory.
-
-    Opened by name, not listed: a name never looked up before is asked of the server even by an
-    NFS client whose directory cache is old.
-    """
-    names = argument["names"]
+    """Which of the nodes' marks can be seen in each directory."""
     return {
-        path: [n for n in names if os.path.exists(os.path.join(absolute(path, context.home), n))]
+        path: paths.seen(absolute(path, context.home), argument["names"])
         for path in argument["paths"]
     }
 
 
 def _nonce_remove(argument: Answer, context: Context) -> None:
     for path in argument["paths"]:
-        try:
-            os.unlink(os.path.join(absolute(path, context.home), argument["name"]))
-        except FileNotFoundError:
-            continue
+        paths.remove(absolute(path, context.home), argument["name"])
 
 
 def _dial(argument: Answer, context: Context) -> Dict[str, Answer]:

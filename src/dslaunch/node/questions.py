@@ -10,10 +10,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from dslaunch.node import network
+from dslaunch.node import network, paths
 
 Answer = Dict[str, Any]
-MOST_TEXT = 256 * 1024
 PCI = "/sys/bus/pci/devices"
 SYSTEM_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -25,7 +24,7 @@ def identity() -> Answer:
         "hostname": uname.nodename,
         "kernel": uname.release,
         "machine": uname.machine,
-        "boot": text_of("/proc/sys/kernel/random/boot_id"),
+        "boot": paths.text_of("/proc/sys/kernel/random/boot_id"),
         "network": os.readlink("/proc/self/ns/net"),
         "python": list(sys.version_info[:3]),
         "executable": sys.executable,
@@ -46,15 +45,6 @@ def absolute(path: str) -> str:
     return os.path.normpath(os.path.join(home(), os.path.expanduser(path)))
 
 
-def text_of(path: str, most: int = MOST_TEXT) -> str:
-    """A file's text, stripped; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(most).decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _umask() -> int:
     old = os.umask(0o077)
     os.umask(old)
@@ -64,14 +54,14 @@ def _umask() -> int:
 # ---------------------------------------------------------------- at once: the kernel's own tables
 
 
-def _read(paths: List[str]) -> Dict[str, str]:
+def _read(patterns: List[str]) -> Dict[str, str]:
     """Texts of files in /proc and /sys, `*` allowed; what is not there is left out."""
     found = {}
-    for pattern in paths:
+    for pattern in patterns:
         for path in _matching(pattern):
             try:
                 with open(path, "rb") as file:
-                    found[path] = file.read(MOST_TEXT).decode(errors="replace").rstrip("\n")
+                    found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
             except OSError:
                 continue
     return found
@@ -124,11 +114,11 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
     found = {}
     for address in _entries(PCI):
         where = os.path.join(PCI, address)
-        if text_of(os.path.join(where, "vendor")) in vendors:
+        if paths.text_of(os.path.join(where, "vendor")) in vendors:
             driver = os.path.realpath(os.path.join(where, "driver"))
             found[address] = {
-                "class": text_of(os.path.join(where, "class")),
-                "device": text_of(os.path.join(where, "device")),
+                "class": paths.text_of(os.path.join(where, "class")),
+                "device": paths.text_of(os.path.join(where, "device")),
                 "driver": os.path.basename(driver) if os.path.isdir(driver) else None,
             }
     return found
@@ -163,7 +153,7 @@ def _run(argument: Answer) -> Answer:
         )
     except FileNotFoundError:
         return {"code": 127, "out": "", "err": f"{argv[0]}: not found"}
-    texts = {name: getattr(done, f"std{name}")[:MOST_TEXT] for name in ("out", "err")}
+    texts = {name: getattr(done, f"std{name}")[: paths.MOST_TEXT] for name in ("out", "err")}
     return {"code": done.returncode, **{k: v.decode(errors="replace") for k, v in texts.items()}}
 
 
@@ -188,9 +178,9 @@ def _each(argument: Answer) -> Dict[str, Answer]:
         return {name: future.result() for name, future in running.items()}
 
 
-def _texts(paths: List[str]) -> Dict[str, str]:
+def _texts(wanted: List[str]) -> Dict[str, str]:
     """Texts of files anywhere; what cannot be read is left out."""
-    texts = {path: text_of(absolute(path)) for path in paths}
+    texts = {path: paths.text_of(absolute(path)) for path in wanted}
     return {path: text for path, text in texts.items() if text}
 
 
@@ -219,7 +209,7 @@ def _path(path: str) -> Answer:
 def _mount(path: str) -> Optional[Answer]:
     """The line of /proc/self/mountinfo that a path is below; proc(5)."""
     best: Optional[Answer] = None
-    for line in text_of("/proc/self/mountinfo", 1 << 22).splitlines():
+    for line in paths.text_of("/proc/self/mountinfo", 1 << 22).splitlines():
         left, _, right = line.partition(" - ")
         fields, more = left.split(), right.split()
         if len(fields) < 6 or len(more) < 2:
@@ -299,16 +289,8 @@ def _entries(directory: str) -> List[str]:
 
 def _digests(argument: Answer) -> Dict[str, Optional[str]]:
     """SHA-256 of files below `root`, None where one is missing."""
-    import hashlib
-
-    found: Dict[str, Optional[str]] = {}
-    for path in argument["paths"]:
-        try:
-            with open(os.path.join(absolute(argument["root"]), path), "rb") as file:
-                found[path] = hashlib.sha256(file.read()).hexdigest()
-        except OSError:
-            found[path] = None
-    return found
+    root = absolute(argument["root"])
+    return {path: paths.digest(os.path.join(root, path)) for path in argument["paths"]}
 
 
 # ---------------------------------------------------------------- with other nodes
@@ -316,30 +298,17 @@ def _digests(argument: Answer) -> Dict[str, Optional[str]]:
 
 def _mark(argument: Answer) -> Answer:
     """Leave a mark of that name in each directory until the end; give each directory's error."""
-    errors: Answer = {}
-    for path in argument["paths"]:
-        where = os.path.join(absolute(path), argument["name"])
-        try:
-            with open(where, "x", encoding="ascii"):
-                errors[path] = None
-        except OSError as error:
-            errors[path] = error.strerror
-    return errors
+    return {path: paths.leave(absolute(path), argument["name"]) for path in argument["paths"]}
 
 
 def _marks(argument: Answer) -> Dict[str, List[str]]:
-    """Which of the nodes' marks each directory has. Opened by name: a name never looked up is
-    asked of the server even by an NFS client whose directory cache is old."""
-    return {
-        path: [n for n in argument["names"] if os.path.exists(os.path.join(absolute(path), n))]
-        for path in argument["paths"]
-    }
+    """Which of the nodes' marks each directory has."""
+    return {path: paths.seen(absolute(path), argument["names"]) for path in argument["paths"]}
 
 
 def _unmark(argument: Answer) -> None:
     for path in argument["paths"]:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(absolute(path), argument["name"]))
+        paths.remove(absolute(path), argument["name"])
 
 
 def clean() -> None:

@@ -21,7 +21,7 @@ from dslaunch.transport import program
 from dslaunch.transport.base import Channel, Connection, Transport
 from dslaunch.transport.process import ProcessChannel
 
-MODULES = ("network", "questions", "survey")
+MODULES = ("paths", "network", "questions", "survey")
 PINGS = 3
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""

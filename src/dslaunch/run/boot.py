@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dslaunch.transport import program
 
 MODULES = (
-    *("frames", "processes", "keeping", "files", "network", "pieces", "shards", "probe"),
+    *("paths", "frames", "processes", "keeping", "files", "network", "pieces", "shards", "probe"),
     *("postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
     *("activity", "doing", "stacks", "redact", "ranks", "agent", "guardian"),
 )

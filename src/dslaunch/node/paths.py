@@ -1,0 +1,55 @@
+"""What is at a path: a text, a digest, and the marks that show which nodes share a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Iterable, List, Optional
+
+MOST_TEXT = 256 * 1024
+WHOLE = -1
+"""As `most`: however long the file is."""
+
+
+def text_of(path: str, most: int = MOST_TEXT) -> str:
+    """A file's text, stripped; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def digest(path: str) -> Optional[str]:
+    """A file's SHA-256, None if it cannot be read."""
+    import hashlib
+
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def leave(directory: str, name: str) -> Optional[str]:
+    """Leave a mark of that name; why it could not be left."""
+    try:
+        with open(os.path.join(directory, name), "x", encoding="ascii"):
+            return None
+    except OSError as error:
+        return error.strerror
+
+
+def seen(directory: str, names: Iterable[str]) -> List[str]:
+    """Which of the nodes' marks a directory has.
+
+    Opened by name, not listed: a name never looked up before is asked of the server even by an
+    NFS client whose directory cache is old.
+    """
+    return [name for name in names if os.path.exists(os.path.join(directory, name))]
+
+
+def remove(directory: str, name: str) -> None:
+    """Take a mark away, if it is there."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(directory, name))
