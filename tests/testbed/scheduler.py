@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.testbed.vcluster import CONTROL, VirtualCluster
+from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
 from tests.testbed.vcluster.slurm import await_idle
 
 SHARED = "/shared"
@@ -74,3 +75,36 @@ def settle(cluster: VirtualCluster) -> None:
     for user in {"root", cluster.user}:
         cluster.run(CONTROL, ["scancel", f"--user={user}"], check=True)
     await_idle(cluster.cluster)
+    end_orphans(cluster)
+
+
+def end_orphans(cluster: VirtualCluster, within: float = 5) -> None:
+    """Kill the steps, and what they started, that still run `within` seconds after SLURM took
+    their nodes for free.
+
+    A controller that dies between a job's launch and its next save of state takes the job for
+    pending afterwards; once cancelled, slurmctld leaves what a node then reports of it alone as
+    newly completed, until the node's next registration.
+    """
+    with contextlib.suppress(TimeoutError):
+        until(lambda: not _with_steps(cluster), within)
+    for node in _with_steps(cluster):
+        pids = [str(pid) for pid in _steps(cluster.processes(node))]
+        cluster.run(node, ["sh", "-c", 'kill -KILL "$@"', "sh", *pids], user="root")
+
+
+def _with_steps(cluster: VirtualCluster) -> list[str]:
+    seen = cluster.seen().items()
+    return [name for name, found in seen if any(_is_step(process.argv) for process in found)]
+
+
+def _steps(processes: list[NodeProcess]) -> set[int]:
+    """The steps' daemons and all their descendants."""
+    below = {process.pid for process in processes if _is_step(process.argv)}
+    while more := {process.pid for process in processes if process.parent in below} - below:
+        below |= more
+    return below
+
+
+def _is_step(argv: tuple[str, ...]) -> bool:
+    return bool(argv) and argv[0].startswith("slurmstepd:")

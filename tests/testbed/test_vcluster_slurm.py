@@ -238,6 +238,20 @@ def test_settling_brings_back_a_cluster_in_any_state(slurm_cluster: VirtualClust
     assert slurm_cluster.run(CONTROL, ["squeue", "--noheader"], check=True).stdout == ""
 
 
+def test_settling_ends_steps_that_the_controller_has_forgotten(
+    slurm_cluster: VirtualCluster,
+) -> None:
+    def state(command: str) -> None:
+        slurm_cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
+
+    state("cd /var/spool && cp -a slurmctld before")
+    ready(submit(slurm_cluster, LONG, *FOUR))
+    slurm_cluster.service(CONTROL, "slurmctld", "kill")
+    state("cd /var/spool && rm -r slurmctld && mv before slurmctld")
+    settle(slurm_cluster)
+    assert ranks_of(slurm_cluster) == 0
+
+
 def test_gpus_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"--gres gpu:4: is not NODES=gpu\[:KIND\]:COUNT"):
         VirtualCluster(1, tmp_path / "wrong", slurm=True, gres="gpu:4").up()
