@@ -238,16 +238,20 @@ def test_settling_brings_back_a_cluster_in_any_state(slurm_cluster: VirtualClust
     assert slurm_cluster.run(CONTROL, ["squeue", "--noheader"], check=True).stdout == ""
 
 
-def test_settling_ends_steps_that_the_controller_has_forgotten(
+def test_settling_ends_steps_that_the_controller_does_not_know_of(
     slurm_cluster: VirtualCluster,
 ) -> None:
-    def state(command: str) -> None:
+    def control(command: str) -> None:
         slurm_cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
 
-    state("cd /var/spool && cp -a slurmctld before")
-    ready(submit(slurm_cluster, LONG, *FOUR))
+    job = submit(slurm_cluster, LONG, *FOUR, "--hold")
+    slurm_cluster.service(CONTROL, "slurmctld", "stop")
+    control("cd /var/spool && cp -a slurmctld before")
+    slurm_cluster.service(CONTROL, "slurmctld", "start")
+    control(f"scontrol release {job.number}")
+    ready(job)
     slurm_cluster.service(CONTROL, "slurmctld", "kill")
-    state("cd /var/spool && rm -r slurmctld && mv before slurmctld")
+    control("cd /var/spool && rm -r slurmctld && mv before slurmctld")
     settle(slurm_cluster)
     assert ranks_of(slurm_cluster) == 0
 
