@@ -11,16 +11,18 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.testbed.faulttable import LIMIT, OUT_OF_MEMORY
 from tests.testbed.test_faults import JOB, Watched, break_it
 from tests.testbed.test_runs import Project
 from tests.testbed.vcluster import VirtualCluster
 
 FAULTS = (
     "node powered off", "network cut, silent", "network reset", "connection dropped and back",
-    "rank killed", "rank crashed", "ranks stopped", "launcher killed",
+    "rank killed", OUT_OF_MEMORY, "rank crashed", "ranks stopped", "launcher killed",
 )  # fmt: skip
 PATIENCE = 60.0
 
@@ -30,7 +32,8 @@ def main() -> None:
     kept = Path(__file__).with_name("peers.json")
     rows = json.loads(kept.read_text())["rows"] if kept.exists() else []
     known = {row["fault"]: row for row in rows}
-    known |= {fault: measure(fault) for fault in sys.argv[1:] or FAULTS}
+    today = datetime.now(UTC).date().isoformat()
+    known |= {fault: measure(fault) | {"date": today} for fault in sys.argv[1:] or FAULTS}
     rows = [known[fault] for fault in FAULTS]
     versions = f"{version('deepspeed')}, pdsh, torch {version('torch').partition('+')[0]}"
     text = json.dumps({"versions": versions, "rows": rows}, indent=1)
@@ -52,6 +55,8 @@ def measure(fault: str) -> dict[str, object]:
             watched.wait_for("line 9", times=4)  # pdsh runs lines of two ranks together
             began = time.monotonic()
             before = len(watched.lines)
+            if fault == OUT_OF_MEMORY:  # not sooner: torch alone takes more than that
+                cluster.fault("node2", "memory", LIMIT)
             break_it(project, fault, running)
             code, over = wait(watched, began)
             row = {"fault": fault, "code": code, "over": over, "said": said(watched, before)}

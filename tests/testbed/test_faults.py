@@ -11,11 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.testbed.faulttable import CASES, CONNECT, ENDING, MIDDLE, NONE, START, Case
+from tests.testbed.faulttable import (
+    CASES,
+    CONNECT,
+    ENDING,
+    LIMIT,
+    MIDDLE,
+    NONE,
+    OUT_OF_MEMORY,
+    START,
+    Case,
+)
 from tests.testbed.test_runs import Project, project
 from tests.testbed.vcluster.api import Running
 
@@ -28,7 +39,12 @@ def bye(*_):
     print("ending", flush=True)
     sleep(2)
     sys.exit(0)
+def eat(*_):
+    eaten = []
+    while True:
+        eaten.append(b"x" * 10_000_000)
 signal.signal(signal.SIGTERM, bye)
+signal.signal(signal.SIGUSR1, eat)
 print("up", flush=True)
 sleep(1)
 for i in range(int(sys.argv[1])):
@@ -121,6 +137,7 @@ def break_it(project: Project, fault: str, launcher: Running | None) -> None:
             project, "kill -KILL $(pgrep -f '[s]shd: root@notty')"
         ),
         "rank killed": lambda: on_node2(project, f"kill -KILL {rank_pids(project)[0]}"),
+        OUT_OF_MEMORY: lambda: on_node2(project, f"kill -USR1 {rank_pids(project)[0]}"),
         "rank crashed": lambda: on_node2(project, f"kill -SEGV {rank_pids(project)[0]}"),
         "ranks stopped": lambda: stop_all_ranks(project),
         "agent killed": lambda: on_node2(
@@ -171,6 +188,8 @@ def test_a_fault_is_noticed_told_and_leaves_nothing(project: Project, case: Case
     long = case.code != 0
     if case.phase == CONNECT:
         break_it(project, case.fault, None)
+    if case.fault == OUT_OF_MEMORY:
+        project.cluster.fault("node2", "memory", LIMIT)
     began = time.monotonic()
     with project.start(*options, "c.yaml", "job.py", "2000" if long else "100") as running:
         watched = Watched(running)
@@ -195,6 +214,7 @@ def reach(watched: Watched, phase: str) -> None:
     """Wait until the run is there."""
     if phase == START:
         watched.wait_for("up", times=3)
+        watched.wait_for("node2:2│up")
     else:
         watched.wait_for("line 5$", times=8)
     if phase == ENDING:
@@ -231,6 +251,7 @@ def write_row(case: Case, code: int, noticed: tuple[float, str] | None, over: fl
     """Record what was measured, for the page."""
     if RECORD in os.environ:
         row = {
+            "date": datetime.now(UTC).date().isoformat(),
             "fault": case.fault,
             "phase": case.phase,
             "code": code,

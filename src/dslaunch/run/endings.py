@@ -11,7 +11,7 @@ from typing import Any
 
 from dslaunch.run.known_endings import KNOWN, Known
 
-_LIKELY = {
+_LIKELY: dict[int, str] = {
     signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
     signal.SIGBUS: "likely /dev/shm is too small",
     signal.SIGSEGV: "a crash in native code",
@@ -44,11 +44,12 @@ def exit_code(code: int | None, number: int | None) -> int:
     return 1 if code is None else code
 
 
-def describe(code: int | None, number: int | None) -> str:
-    """An ending in words, such as `killed by SIGKILL (137), likely out of memory`."""
+def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
+    """An ending in words, such as `killed by SIGKILL (137), likely out of memory`; with `oom` the
+    kernel has said so."""
     if number is not None:
         name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-        likely = _LIKELY.get(signal.Signals(number)) if name.startswith("SIG") else None
+        likely = "out of memory" if oom else _LIKELY.get(number)
         return f"killed by {name} ({128 + number})" + (f", {likely}" if likely else "")
     if code is None:
         return "ended, its exit code was not seen"

@@ -189,4 +189,5 @@ def _message(cause: Event) -> str:
         return f"{who} could not start: {cause.text}"
     if cause.kind == "lost":
         return f"{cause.host} was lost: {cause.text}"
-    return f"{who} failed first: {endings.describe(cause.code, cause.signal)}"
+    oom = bool(cause.evidence and cause.evidence.get("oom"))
+    return f"{who} failed first: {endings.describe(cause.code, cause.signal, oom=oom)}"

@@ -32,6 +32,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 """The project, which every node sees at the same path."""
 
 OWN_DISK = "64m"
+CGROUPS = Path("/sys/fs/cgroup")
 VIRTUAL = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
@@ -97,8 +98,11 @@ def build_disks(root: Path, paths: Sequence[str]) -> None:
 
 
 def build_kernel_views(root: Path) -> None:
-    """/proc and /sys of the node's own namespaces, with a boot_id per node and per boot."""
+    """/proc and /sys of the node's own namespaces, with a boot_id per node and per boot; the
+    machine's cgroups to read, where a program finds whether the kernel killed for memory."""
     mount("sysfs", root / "sys", "sysfs", VIRTUAL)
+    if CGROUPS.is_dir():
+        bind(CGROUPS, root / str(CGROUPS)[1:], read_only=True)
     mount("proc", root / "proc", "proc", VIRTUAL)
     boot_id = root / "run/boot_id"
     boot_id.write_text(f"{uuid.uuid4()}\n")

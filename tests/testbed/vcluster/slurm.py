@@ -1,6 +1,6 @@
 """Real SLURM on the nodes: munge, a controller on the control machine, a daemon per node.
 
-The daemons know nothing of cgroups, which a node has none of its own of: processes are followed
+The daemons know nothing of cgroups, of which a node has none of its own: processes are followed
 by parent (proctrack/linuxproc), and a step that takes more memory than its job has (`--mem`, 8 GB
 unless told) is killed by the daemon that watches it, not by the kernel: such a job is FAILED and
 says "exceeded memory limit"; OUT_OF_MEMORY would need cgroups. The controller believes in 64 CPUs,
@@ -101,7 +101,7 @@ def slurm_files(cluster: Cluster, slurm: Slurm) -> dict[str, str]:
     further += accounting_lines() if slurm.accounting else NO_ACCOUNTING
     conf = [daemons_conf(cluster, slurm), *further, *lines, *partitions(len(nodes))]
     gres = [gres_line(name, found) for name, found in gpus.items()]
-    # slurmd would look for the kind of /sys/fs/cgroup, which a node does not have, and stop
+    # slurmd would look for the kind of /sys/fs/cgroup, which a node may not have, and stop
     files = {"slurm.conf": "\n".join(conf) + "\n", "cgroup.conf": "CgroupPlugin=cgroup/v1\n"}
     return files | {"gres.conf": "\n".join(gres) + "\n"}
 

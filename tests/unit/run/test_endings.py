@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.run.endings import diagnose, error_message, last_exception
+from dslaunch.run.endings import describe, diagnose, error_message, last_exception
 from dslaunch.run.known_endings import KNOWN
 
 RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
@@ -56,6 +56,11 @@ def test_the_nodes_evidence_comes_before_what_was_written() -> None:
     assert diagnose([], {"full": ["/tmp"]}).what == "no space is left in /tmp"
     assert diagnose([], {"signal": 7, "shm_free": 0}).what == "/dev/shm is full"
     assert diagnose([], {"signal": 11, "shm_free": 0}).what is None
+
+
+def test_a_guess_gives_way_to_what_the_kernel_said() -> None:
+    assert describe(None, 9).startswith("killed by SIGKILL (137), likely out of memory: ")
+    assert describe(None, 9, oom=True) == "killed by SIGKILL (137), out of memory"
 
 
 def test_torchs_error_file_gives_the_exception() -> None:
