@@ -11,12 +11,11 @@ import typer
 
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
-from dslaunch.errors import ConfigError, Problem, UsageError
+from dslaunch.cli.remarks import Github, Json, Sarif, form, show
+from dslaunch.cli.site import FactsFile, site
+from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dslaunch.cluster.select import Selection
     from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.compare import Difference
     from dslaunch.deepspeed.hardware import NodeHardware
@@ -61,12 +60,6 @@ Pipeline = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
 Parameters = Annotated[
     float | None, typer.Option("--params", min=1, help="How many the model has, as 7e9.")
 ]
-FactsFile = Annotated[
-    Path | None, typer.Option("--facts", help="A JSON list of what the nodes have.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
-Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
 Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
 
 
@@ -109,33 +102,20 @@ def lint(
 ) -> None:
     """Say what DeepSpeed would ignore, coerce or stop at.
 
-    Exit code 3 where there is an error. No node is asked.
+    Exit code 3 where there is an error. No node is asked; --facts is what preflight asked them.
 
     Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
     """
-    if as_json + sarif + github > 1:
-        raise UsageError("--json, --sarif and --github: one of them")
-    form = "json" if as_json else "sarif" if sarif else "github" if github else "text"
-    chosen = options.selection(include, exclude, nodes, slots, label)
-    _fitting(cluster, chosen, world)
-    hardware, ranks = _hardware(cluster, chosen, facts)
-    around = Around(
-        reader, version, _words(script_args), ranks or world, tensor, pipeline, parameters, hardware
-    )
-    remarks = [remark for file in files for remark in _remarks(file, around, fix)]
-    _show(remarks, form)
-    if any(remark.level == "error" for remark in remarks):
-        raise typer.Exit(ConfigError.exit_code)
-
-
-def _fitting(cluster: Path | None, chosen: Selection, world: int | None) -> None:
-    """Raise UsageError for options that would have no effect."""
-    from dslaunch.cluster.select import Selection
-
+    wanted = form(as_json=as_json, sarif=sarif, github=github)
     if cluster is not None and world is not None:
         raise UsageError("--world and --cluster: one of them says how many ranks there are")
-    if cluster is None and chosen != Selection():
-        raise UsageError("nodes are selected, and no --cluster is named")
+    known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
+    words, ranks = _words(script_args), world or known.ranks
+    around = Around(reader, version, words, ranks, tensor, pipeline, parameters, known.nodes)
+    remarks = [remark for file in files for remark in _remarks(file, around, fix)]
+    show(remarks, wanted)
+    if any(remark.level == "error" for remark in remarks):
+        raise typer.Exit(ConfigError.exit_code)
 
 
 def _remarks(file: Path, around: Around, fix: bool) -> tuple[Remark, ...]:
@@ -151,31 +131,6 @@ def _words(script_args: str | None) -> tuple[str, ...] | None:
         return None if script_args is None else tuple(shlex.split(script_args))
     except ValueError as error:
         raise UsageError(f"--script-args: {error}") from None
-
-
-def _hardware(
-    cluster: Path | None, chosen: Selection, facts: Path | None
-) -> tuple[tuple[NodeHardware, ...], int | None]:
-    """What the nodes have, and how many ranks there are; a file of facts goes before labels."""
-    from pydantic import ValidationError
-
-    from dslaunch.deepspeed.hardware import facts_from_json, hardware_of
-
-    nodes: tuple[NodeHardware, ...] = ()
-    ranks = None
-    if cluster is not None:
-        from dslaunch.cluster.select import select
-
-        allocation = select(options.open_cluster(cluster), chosen)
-        nodes, ranks = hardware_of(allocation), allocation.world_size
-    if facts is None:
-        return nodes, ranks
-    try:
-        return facts_from_json(options.read_text(facts)), ranks
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError((Problem(str(facts), 0, 0, where, first["msg"]),)) from None
 
 
 def checked(text: str, name: str, around: Around) -> tuple[Remark, ...]:
@@ -243,18 +198,6 @@ def _mend(file: Path, text: str, remarks: tuple[Remark, ...], around: Around) ->
         _write(file, new)
         ui.say(f"{file}: mended; {len(remarks) - len(left)} of {len(remarks)} remarks are gone")
     return left
-
-
-def _show(remarks: Sequence[Remark], form: str) -> None:
-    from dslaunch import __version__
-    from dslaunch.report import lint as report
-
-    if form == "sarif":
-        ui.result(report.as_sarif(remarks, __version__))
-    elif form == "github":
-        ui.result(report.as_github(remarks))
-    else:
-        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks))
 
 
 @APP.command("schema")

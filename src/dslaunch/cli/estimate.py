@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from dslaunch.cli import estimate_options as given
 from dslaunch.cli import ui
+from dslaunch.cli.site import FactsFile, Site, site
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.estimate import Question, Recommendation, Row
+    from dslaunch.deepspeed.activations import Batch
+    from dslaunch.deepspeed.communication import Bandwidth
+    from dslaunch.deepspeed.estimate import Limits, Question, Recommendation, Row
     from dslaunch.deepspeed.memory import Machines, Settings
     from dslaunch.deepspeed.model_size import Sized
 
@@ -22,104 +24,52 @@ MOST_FACTOR = 1000
 
 
 def estimate(
-    model: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A Hugging Face config.json, a safetensors file or index, or a directory.",
-        ),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option("--params", help="Parameters, such as 7e9 or 7B.")
-    ] = None,
-    largest_layer: Annotated[
-        str | None, typer.Option("--largest-layer", help="Parameters of the largest module: 65e6.")
-    ] = None,
-    meta: Annotated[
-        bool, typer.Option("--meta", help="Count with torch and transformers, without weights.")
-    ] = False,
-    cluster: Annotated[
-        Path | None, typer.Option("--cluster", help="Take nodes and GPUs from this file.")
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="How many nodes.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="GPUs of each.")] = None,
-    at_nodes: Annotated[
-        str | None, typer.Option("--by-nodes", help="Tables for these numbers of nodes too: 1,2,4.")
-    ] = None,
-    gpu_memory: Annotated[
-        str | None, typer.Option(help="Of each GPU: 80GB is 80 * 10^9 bytes, 80GiB 80 * 2^30.")
-    ] = None,
-    cpu_memory: Annotated[
-        str | None,
-        typer.Option(help="Of each node: 1TB; default: the cluster file's labels `memory`."),
-    ] = None,
-    nvme: Annotated[str | None, typer.Option(help="Free on each node's own NVMe: 4TB.")] = None,
-    headroom: Annotated[
-        int, typer.Option(min=0, max=90, help="Percent of the memory to leave free.")
-    ] = 10,
-    precision: Annotated[str, typer.Option(help="bf16, fp16 or fp32.")] = "bf16",
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples on a GPU at a time.")] = 1,
-    sequence: Annotated[int, typer.Option(min=1, help="Tokens of a sample.")] = 2048,
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
-    accumulation: Annotated[int, typer.Option(min=1, help="Micro-batches of a step.")] = 1,
-    bucket: Annotated[
-        str, typer.Option("--reduce-bucket-size", help="As in the config, in elements.")
-    ] = "5e8",
-    factor: Annotated[
-        float, typer.Option("--buffer-factor", min=1, help="DeepSpeed's factor for CPU memory.")
-    ] = 1.5,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Of a node's network: 100Gbit, or 12.5GB/s.")
-    ] = None,
-    gpu_bandwidth: Annotated[
-        str | None, typer.Option(help="Of a GPU to the others of its node: 450GB/s.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON; sizes in bytes.")] = False,
-    svg: Annotated[Path | None, typer.Option(help="Write a chart to this file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write chart and tables as a page.")] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the recommended DeepSpeed config.")
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--for", help="Whom --write writes for: hf or native.")
-    ] = "hf",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    model: given.Model = None,
+    params: given.Params = None,
+    largest_layer: given.LargestLayer = None,
+    meta: given.Meta = False,
+    cluster: given.ClusterFile = None,
+    facts: FactsFile = None,
+    nodes: given.Nodes = None,
+    gpus_per_node: given.GpusPerNode = None,
+    at_nodes: given.ByNodes = None,
+    gpu_memory: given.GpuMemory = None,
+    cpu_memory: given.CpuMemory = None,
+    nvme: given.Nvme = None,
+    headroom: given.Headroom = 10,
+    precision: given.Precision = "bf16",
+    micro_batch: given.MicroBatch = 1,
+    sequence: given.Sequence = 2048,
+    attention: given.Attention = "sdpa",
+    accumulation: given.Accumulation = 1,
+    bucket: given.Bucket = "5e8",
+    factor: given.Factor = 1.5,
+    bandwidth: given.Network = None,
+    gpu_bandwidth: given.Inside = None,
+    json: given.Json = False,
+    svg: given.Svg = None,
+    html: given.Html = None,
+    write: given.Write = None,
+    target: given.Target = "hf",
+    force: given.Force = False,
 ) -> None:
     """Estimate memory and traffic of every ZeRO stage and offload; recommend the fastest that fits.
 
     Example: dslaunch estimate --params 7e9 --largest-layer 131e6 --nodes 2 --gpus-per-node 8
     """
-    from dslaunch.deepspeed.activations import Batch
-    from dslaunch.deepspeed.communication import Bandwidth
-    from dslaunch.deepspeed.estimate import Limits, Question
-    from dslaunch.deepspeed.quantities import parse_bytes, parse_nodes, parse_rate
+    from dslaunch.deepspeed.estimate import Question
 
-    def size(text: str | None, option: str) -> int | None:
-        return None if text is None else parse_bytes(text, option)
-
-    def rate(text: str | None, option: str) -> float | None:
-        return None if text is None else parse_rate(text, option)
-
-    if attention not in ATTENTION:
-        raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
-    counts = parse_nodes(at_nodes, "--by-nodes") if at_nodes else ()
-    machines, labelled = _machines(cluster, nodes, gpus_per_node)
+    there = _there(cluster, facts, nodes, gpus_per_node)
     question = Question(
-        sized=_sized(model, params, largest_layer, meta=meta),
-        machines=machines,
-        settings=_settings(precision, bucket, factor),
-        limits=Limits(
-            size(gpu_memory, "--gpu-memory"),
-            size(cpu_memory, "--cpu-memory") or labelled,
-            size(nvme, "--nvme"),
-            headroom / 100,
-        ),
-        batch=Batch(micro_batch, sequence, "eager" if attention == "eager" else "sdpa"),
-        accumulation=accumulation,
-        bandwidth=Bandwidth(rate(bandwidth, "--bandwidth"), rate(gpu_bandwidth, "--gpu-bandwidth")),
+        _sized(model, params, largest_layer, meta=meta),
+        _machines(there, nodes, gpus_per_node),
+        _settings(precision, bucket, factor),
+        _limits(there, gpu_memory, cpu_memory, nvme, headroom),
+        _batch(micro_batch, sequence, attention),
+        accumulation,
+        _bandwidth(there, bandwidth, gpu_bandwidth),
     )
-    wanted = Wanted(json, svg, html, write, precision, target, force)
-    _tell(question, counts, wanted)
+    _tell(question, at_nodes, Wanted(json, svg, html, write, precision, target, force))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +103,59 @@ def _sized(path: Path | None, params: str | None, largest: str | None, *, meta: 
     return Sized(model, "--params and --largest-layer")
 
 
-def _machines(
-    file: Path | None, nodes: int | None, gpus: int | None
-) -> tuple[Machines, int | None]:
-    """What it is trained on, and the CPU memory of the node with least, if labels say it."""
+def _there(cluster: Path | None, facts: Path | None, nodes: int | None, gpus: int | None) -> Site:
+    """What is known of the nodes; without a file, nothing."""
+    from dslaunch.cluster.select import Selection
+
+    if cluster is None and facts is None:
+        return Site()
+    return site(cluster, Selection("", "", nodes, gpus, ()), facts)
+
+
+def _machines(there: Site, nodes: int | None, gpus: int | None) -> Machines:
     from dslaunch.deepspeed.memory import Machines
 
-    if file is None:
-        return Machines(nodes or 1, gpus or 1), None
-    from dslaunch.cluster.load import load_cluster
-    from dslaunch.cluster.select import Selection, select
-    from dslaunch.deepspeed.hardware import hardware_of
-
-    hardware = hardware_of(select(load_cluster(file), Selection("", "", nodes, gpus, ())))
-    counts = sorted({node.slots for node in hardware})
+    if not there.nodes:
+        return Machines(nodes or 1, gpus or 1)
+    counts = sorted({node.slots for node in there.nodes})
     if len(counts) > 1:
         ui.say(f"nodes differ: the estimate takes all to have {counts[0]} GPUs, as the least has")
-    memory = [node.memory for node in hardware if node.memory is not None]
-    return Machines(len(hardware), counts[0]), min(memory, default=None)
+    return Machines(len(there.nodes), counts[0])
+
+
+def _limits(
+    there: Site, gpu: str | None, cpu: str | None, nvme: str | None, headroom: int
+) -> Limits:
+    """What there is: as said, and else as the node with least has it."""
+    from dslaunch.deepspeed.estimate import Limits
+    from dslaunch.deepspeed.quantities import parse_bytes
+
+    def size(text: str | None, option: str, known: list[int | None]) -> int | None:
+        told = [each for each in known if each is not None]
+        return parse_bytes(text, option) if text else min(told, default=None)
+
+    return Limits(
+        size(gpu, "--gpu-memory", [node.gpu_memory for node in there.nodes]),
+        size(cpu, "--cpu-memory", [node.memory for node in there.nodes]),
+        size(nvme, "--nvme", [there.nvme]),
+        headroom / 100,
+    )
+
+
+def _batch(micro_batch: int, sequence: int, attention: str) -> Batch:
+    from dslaunch.deepspeed.activations import Batch
+
+    if attention not in ATTENTION:
+        raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
+    return Batch(micro_batch, sequence, "eager" if attention == "eager" else "sdpa")
+
+
+def _bandwidth(there: Site, network: str | None, inside: str | None) -> Bandwidth:
+    from dslaunch.deepspeed.communication import Bandwidth
+    from dslaunch.deepspeed.quantities import parse_rate
+
+    between = parse_rate(network, "--bandwidth") if network else there.network
+    return Bandwidth(between, parse_rate(inside, "--gpu-bandwidth") if inside else None)
 
 
 def _settings(precision: str, bucket: str, factor: float) -> Settings:
@@ -188,13 +173,15 @@ def _settings(precision: str, bucket: str, factor: float) -> Settings:
     )
 
 
-def _tell(question: Question, counts: tuple[int, ...], wanted: Wanted) -> None:
+def _tell(question: Question, at_nodes: str | None, wanted: Wanted) -> None:
     import json as jsonlib
 
     from dslaunch.deepspeed.estimate import by_nodes, recommend
     from dslaunch.deepspeed.estimate import estimate as answer
+    from dslaunch.deepspeed.quantities import parse_nodes
     from dslaunch.report import estimate as report
 
+    counts = parse_nodes(at_nodes, "--by-nodes") if at_nodes else ()
     rows, grid = answer(question), by_nodes(question, counts)
     advice = recommend(question, rows)
     _write_files(question, rows, advice, wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,13 +43,23 @@ class NodeHardware:
     """How many GPUs there are."""
     gpu: str | None = None
     """Their name, as nvidia-smi has it or a label of the cluster file says: V100, A100."""
+    gpu_memory: int | None = None
+    """Of the GPU with least, in bytes."""
+    nvlink: bool | None = None
+    """Whether GPUs have NVLink with each other."""
     memory: int | None = None
     """Of the CPU, in bytes."""
     directories: tuple[Directory, ...] = ()
 
     def directory(self, path: str) -> Directory | None:
-        """What is known of a directory."""
-        return next((d for d in self.directories if d.path == path), None)
+        """What is known of a directory, or else of the nearest one above it."""
+        wanted = posixpath.normpath(path)
+        around = [d for d in self.directories if _is_below(wanted, posixpath.normpath(d.path))]
+        return max(around, key=lambda d: len(posixpath.normpath(d.path)), default=None)
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path == other or path.startswith(other.rstrip("/") + "/")
 
 
 def hardware_of(allocation: Allocation) -> tuple[NodeHardware, ...]:

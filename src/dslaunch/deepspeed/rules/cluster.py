@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.hardware import BY_PCIE, NO_BF16, NodeHardware, is_one_of
+from dslaunch.deepspeed.hardware import (
+    BY_PCIE,
+    NO_BF16,
+    Directory,
+    NodeHardware,
+    is_one_of,
+)
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.lint import Remark
+from dslaunch.lint import Level, Remark
 
 ZERO = "zero_optimization"
 OPTIMIZER_BYTES = 16
@@ -28,14 +34,19 @@ def bf16(subject: Subject) -> Iterator[Remark]:
 
 def pcie(subject: Subject) -> Iterator[Remark]:
     """Stage 3 gathers all weights in every step, which PCIe makes slow."""
-    slow = [node for node in subject.nodes if is_one_of(node.gpu, BY_PCIE) and node.slots > 1]
+    slow = [node for node in subject.nodes if node.slots > 1 and _by_pcie(node)]
     if slow and subject.stage == 3:
         yield subject.remark(
             "pcie-stage3", "warning", f"{ZERO}.stage",
-            f"{_hosts(slow)}: {slow[0].gpu} by PCIe, and stage 3 gathers the weights twice in "
-            "every step", "stage 2 with offload_optimizer, where the weights fit one GPU",
+            f"{_hosts(slow)}: {slow[0].gpu or 'GPUs'} by PCIe, and stage 3 gathers the weights "
+            "twice in every step", "stage 2 with offload_optimizer, where the weights fit one GPU",
             "ZeRO paper (arXiv 1910.02054), section 7: 1.5 times the communication",
         )  # fmt: skip
+
+
+def _by_pcie(node: NodeHardware) -> bool:
+    """As the node's matrix of links says, and else as such GPUs usually are."""
+    return is_one_of(node.gpu, BY_PCIE) if node.nvlink is None else not node.nvlink
 
 
 def nvme(subject: Subject) -> Iterator[Remark]:
@@ -44,31 +55,49 @@ def nvme(subject: Subject) -> Iterator[Remark]:
         path = subject.raw(f"{ZERO}.{name}.nvme_path")
         if subject.get(f"{ZERO}.{name}.device") != "nvme" or not isinstance(path, str):
             continue
-        for why, hosts in _unfit(subject, path).items():
+        for (level, why), hosts in _unfit(subject, path).items():
             yield subject.remark(
-                "nvme-directory", "error", f"{ZERO}.{name}.nvme_path",
-                f"{', '.join(hosts)}: {path} {why}", "name one on each node's own NVMe disk",
+                "nvme-directory", level, f"{ZERO}.{name}.nvme_path",
+                f"{_hosts(hosts)}: {path} {why}",
+                "name one on each node's own NVMe disk" if level != "info" else
+                "set storage.node_local to it in the cluster file, and ask: "
+                "dslaunch preflight --for zero-infinity --save facts.json",
                 "DeepSpeed's aio opens its files with O_DIRECT (csrc/aio)",
             )  # fmt: skip
 
 
-def _unfit(subject: Subject, path: str) -> dict[str, list[str]]:
-    """Why the directory does not do, and on which nodes."""
-    found: dict[str, list[str]] = {}
+def _unfit(subject: Subject, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
+    """Why the directory does not do, and on which nodes; what nobody asked is said as well."""
+    found: dict[tuple[Level, str], list[NodeHardware]] = {}
     for node in subject.nodes:
         seen = node.directory(path)
-        if seen is None:
-            continue
-        reasons = (
-            ("is not there", seen.exists is False),
-            (f"is in memory ({seen.filesystem})", seen.filesystem in ("tmpfs", "ramfs")),
-            ("is shared with other nodes, whose ranks use the same file names", seen.shared),
-            ("cannot be opened with O_DIRECT", seen.direct is False),
-        )
-        reason = next((words for words, holds in reasons if holds), None)
-        if reason:
-            found.setdefault(reason, []).append(node.host)
+        said = _judged(seen, path) if seen else None
+        if said is None and node.directories and not _tried(seen, path):
+            said = "info", "was not tried: whether files there can be opened with O_DIRECT"
+        if said:
+            found.setdefault(said, []).append(node)
     return found
+
+
+def _tried(seen: Directory | None, path: str) -> bool:
+    """Whether the answer is of the directory itself, and whole."""
+    itself = seen is not None and seen.path.rstrip("/") == path.rstrip("/")
+    return itself and seen is not None and seen.direct is not None
+
+
+def _judged(seen: Directory, path: str) -> tuple[Level, str] | None:
+    reasons = (
+        ("is not there", seen.exists is False),
+        (f"is in memory ({seen.filesystem})", seen.filesystem in ("tmpfs", "ramfs")),
+        ("is shared with other nodes, whose ranks use the same file names", seen.shared),
+        ("cannot be opened with O_DIRECT", seen.direct is False),
+    )
+    why = next((words for words, holds in reasons if holds), None)
+    if why is None:
+        return None
+    # what is below a directory may be a link to elsewhere
+    itself = seen.path.rstrip("/") == path.rstrip("/")
+    return ("error", why) if itself else ("warning", f"is below {seen.path}, which {why}")
 
 
 def memory(subject: Subject) -> Iterator[Remark]:

@@ -1,0 +1,153 @@
+"""What nodes have, as they answered preflight: to hold a training's config against. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dslaunch.deepspeed.hardware import Directory, NodeHardware, hardware_of
+from dslaunch.preflight.check import Answers, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.preflight.checks import _wiring as wiring
+from dslaunch.preflight.checks import net_bandwidth
+from dslaunch.preflight.checks._machine import (
+    NETWORK_TYPES,
+    memory,
+    mounts,
+    path_question,
+    paths,
+)
+from dslaunch.preflight.checks.fs_hung import MOUNTS
+from dslaunch.preflight.checks.nvme_path import NO_DISK
+from dslaunch.preflight.judge import answers
+from dslaunch.topology.model import nvlinks
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation
+    from dslaunch.preflight.facts import Facts
+
+
+def hardware(allocation: Allocation, scope: Scope, facts: Facts) -> tuple[NodeHardware, ...]:
+    """What each node of an allocation has: as it answered, and else as the cluster file says."""
+    asked = _answers(scope, facts)
+    return tuple(
+        _answered(node, asked[node.host]) if node.host in asked else node
+        for node in hardware_of(allocation)
+    )
+
+
+def network(scope: Scope, facts: Facts) -> float | None:
+    """Bytes per second between the two nodes with the slowest link, by TCP.
+
+    None: preflight did not measure (that is in its tier `deep`), or the nodes have RDMA ports that
+    are up, past which TCP says nothing of what NCCL reaches.
+    """
+    nodes = _answers(scope, facts)
+    if not nodes or any(map(_has_rdma, nodes.values())):
+        return None
+    rates, _ = net_bandwidth.measured(nodes)
+    return min(rates.values(), default=None)
+
+
+def node_local(scope: Scope, facts: Facts) -> int | None:
+    """Bytes free on the nodes' own disks, of the node with least; None: some node has no disk
+    there, or was not asked."""
+    path = scope.cluster.storage.node_local
+    free = []
+    for a in _answers(scope, facts).values():
+        answer = a.recorded.get(path_question(path or "").key, {}).get("value", {})
+        kind = (answer.get("mount") or {}).get("type")
+        free.append(None if kind in NO_DISK or _shared(kind) is not False else answer["free"])
+    return None if None in free else min(free, default=None)
+
+
+def _answers(scope: Scope, facts: Facts) -> Nodes:
+    return answers("net.bandwidth", net_bandwidth.CHECK, scope, facts)
+
+
+def _has_rdma(a: Answers) -> bool:
+    ports = a.recorded.get(wiring.PORTS.key, {}).get("value", {})
+    return any(path.endswith("/state") and "ACTIVE" in text for path, text in ports.items())
+
+
+def _answered(node: NodeHardware, a: Answers) -> NodeHardware:
+    gpus = _gpus(a)
+    names = dict.fromkeys(gpu.name for gpu in gpus if gpu.fields.get("name"))
+    return replace(
+        node,
+        gpus=len(gpus) or node.gpus,
+        gpu=", ".join(names) or node.gpu,
+        gpu_memory=_gpu_memory(gpus) or node.gpu_memory,
+        nvlink=_nvlink(a),
+        memory=_memory(a) or node.memory,
+        directories=tuple(_directories(a)),
+    )
+
+
+def _gpus(a: Answers) -> tuple[nvidia.Gpu, ...]:
+    try:
+        return nvidia.gpus(a)
+    except UnansweredError:
+        return ()
+
+
+def _gpu_memory(gpus: tuple[nvidia.Gpu, ...]) -> int | None:
+    """Of the one with least, in bytes; nvidia-smi tells MiB."""
+    try:
+        told = [gpu.number("memory.total") for gpu in gpus]
+    except UnansweredError:
+        return None
+    return min((int(size * 2**20) for size in told if size), default=None)
+
+
+def _nvlink(a: Answers) -> bool | None:
+    """Whether GPUs have NVLink with each other; None: not known, or there is but one."""
+    try:
+        known = wiring.topology(a)
+    except UnansweredError:
+        return None
+    if any(nvlinks(link) for _, _, link in known.links):
+        return True
+    return False if known.status == "ok" and len(known.gpus) > 1 else None
+
+
+def _memory(a: Answers) -> int | None:
+    try:
+        return memory(a).get("MemTotal")
+    except UnansweredError:
+        return None
+
+
+# ---------------------------------------------------------------- directories
+
+
+def _directories(a: Answers) -> Iterator[Directory]:
+    """Those that preflight asks of, and mount points, below which others may be."""
+    for path in paths(a.scope):
+        answer = a.recorded.get(path_question(path).key, {})
+        if "value" in answer:
+            mount = answer["value"].get("mount") or {}
+            kind = mount.get("type")
+            yield Directory(path, True, kind, _shared(kind), _direct(a, path))
+        elif "No such file" in str(answer.get("error")):
+            yield Directory(path, False)
+    text = a.recorded.get(MOUNTS.key, {}).get("value", {}).get(MOUNTS.argument[0], "")
+    for point, kind in mounts(text):
+        # below the root there may be links to elsewhere
+        if point != "/":
+            yield Directory(point, True, kind, _shared(kind))
+
+
+def _shared(kind: str | None) -> bool | None:
+    if kind is None or kind.startswith("fuse"):
+        return True if kind in NETWORK_TYPES else None
+    return kind in NETWORK_TYPES
+
+
+def _direct(a: Answers, path: str) -> bool | None:
+    """Whether a file was written past the page cache; asked where ZeRO-Infinity is a need."""
+    answer = a.recorded.get(Question("write", {"path": path, "direct": True}).key, {})
+    if "value" in answer:
+        return True
+    return False if "Invalid argument" in str(answer.get("error")) else None
