@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import exports, quote, shell_line
 from dslaunch.launch.plan import RUN_DIRECTORY
+from dslaunch.plural import counted
 from dslaunch.render.launch import ranks_of
 from dslaunch.render.lines import directory
 
@@ -20,8 +21,8 @@ def dry_run(plan: Plan) -> str:
 
     Commands are shell lines as `Command.shell` quotes them; secrets show their names alone.
     """
-    ranks = _counted(plan.world_size, "rank")
-    lines = [f"{plan.cluster}: {ranks} on {_counted(len(plan.nodes), 'node')}, {plan.launcher}"]
+    ranks = counted(plan.world_size, "rank")
+    lines = [f"{plan.cluster}: {ranks} on {counted(len(plan.nodes), 'node')}, {plan.launcher}"]
     lines += _decisions(plan.decisions)
     for node in plan.nodes:
         lines += ["", *_node(node, plan.secrets)]
@@ -54,7 +55,3 @@ def _node(node: NodePlan, secrets: tuple[str, ...]) -> Iterator[str]:
 def _file(file: File) -> Iterator[str]:
     yield f"# file {quote((RUN_DIRECTORY, f'/{file.name}'))}"
     yield from (f"#   {line}" for line in file.text.splitlines())
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

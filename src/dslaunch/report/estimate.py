@@ -13,6 +13,7 @@ from typing import Any
 from dslaunch.deepspeed.communication import Collective
 from dslaunch.deepspeed.estimate import Question, Recommendation, Row
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
+from dslaunch.plural import counted
 
 WIDTH = 80
 """Columns where nobody has said how many there are."""
@@ -72,10 +73,9 @@ def heading(question: Question) -> str:
     """What was asked, in one line or two."""
     model, machines = question.sized.model, question.machines
     width = "16-bit" if question.settings.width == 2 else "fp32"
-    nodes = f"{machines.nodes} node{'s' if machines.nodes > 1 else ''}"
     return (
         f"{model.params:,} parameters, {model.largest_layer:,} in the largest layer, {width}\n"
-        f"{nodes} x {machines.gpus_per_node} GPU{'s' if machines.gpus_per_node > 1 else ''}; "
+        f"{counted(machines.nodes, 'node')} x {counted(machines.gpus_per_node, 'GPU')}; "
         "GiB = 2^30 bytes, per GPU, and per node for CPU"
     )
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dslaunch.lint import ORDER, Level, Remark
+from dslaunch.plural import counted
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _SARIF_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "info": "note"}
@@ -31,13 +32,9 @@ def _lines(remark: Remark) -> list[str]:
 
 def summary(remarks: Sequence[Remark]) -> str:
     """`1 error, 2 warnings`; `no remarks` for none."""
-    counted = Counter(remark.level for remark in remarks)
+    numbers = Counter(remark.level for remark in remarks)
     words = {"error": "error", "warning": "warning", "info": "note"}
-    parts = [
-        f"{counted[level]} {words[level]}{'s' if counted[level] > 1 else ''}"
-        for level in ORDER
-        if counted[level]
-    ]
+    parts = [counted(numbers[level], words[level]) for level in ORDER if numbers[level]]
     return ", ".join(parts) or "no remarks"
 
 

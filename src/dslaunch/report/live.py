@@ -11,6 +11,7 @@ from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.launch.plan import Decision, Plan
+from dslaunch.plural import counted
 from dslaunch.report import stacks
 from dslaunch.report.outlet import Outlet, leave_if_unread
 from dslaunch.run.events import Event, Line
@@ -124,7 +125,7 @@ class TerminalScreen:
         """Say in a few lines what was decided, and why."""
         if self.quiet:
             return
-        ranks, nodes = _counted(plan.world_size, "rank"), _counted(len(plan.nodes), "node")
+        ranks, nodes = counted(plan.world_size, "rank"), counted(len(plan.nodes), "node")
         head = f"dslaunch: {ranks} on {nodes}, {plan.launcher}"
         rows = decision_rows(plan.decisions, self.width() if self.live else None)
         text = "".join(f"{row}\n" for row in (head, *rows))
@@ -215,10 +216,6 @@ def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -
         break_on_hyphens=False,
     )
     return [line for row in rows for line in wrapper.wrap(row)]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int = 80) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold
+from dslaunch.plural import counted
 from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
@@ -73,21 +74,15 @@ def summary(report: Report) -> str:
     """How many nodes, and how many findings of each kind."""
     hosts = [node.host for node in report.scope.nodes]
     silent = sum(host not in report.facts.nodes for host in hosts)
-    nodes = _counted(len(hosts), "nodes") + (f", {silent} did not answer" if silent else "")
-    kinds = (("fail", "failed"), ("warn", "warnings"), ("unknown", "unknown"), ("pass", "passed"))
-    counts = [_counted(report.count(level), word) for level, word in _typed(kinds)]
+    nodes = counted(len(hosts), "node") + (f", {silent} did not answer" if silent else "")
+    counts = (
+        f"{report.count('fail')} failed",
+        counted(report.count("warn"), "warning"),
+        f"{report.count('unknown')} unknown",
+        f"{report.count('pass')} passed",
+    )
     verdict = "fit to train on" if report.fit else "NOT fit to train on"
     return f"{nodes}: {', '.join(counts)}: {verdict}"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word.removesuffix('s') if count == 1 else word}"
-
-
-def _typed(kinds: tuple[tuple[str, str], ...]) -> Iterator[tuple[Level, str]]:
-    words: dict[str, Level] = {level: level for level in WORDS}
-    for level, word in kinds:
-        yield words[level], word
 
 
 def change_rows(found: Sequence[Change], width: int | None = None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dslaunch.plural import counted
 from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
 
 Member = tuple[str, int]
@@ -229,7 +230,7 @@ def _section(group: Group, width: int) -> list[str]:
             rows += _other(other, group, width)
     if idle:
         kinds = ", ".join(dict.fromkeys(idle))
-        rows.append(f"  and {len(idle)} idle thread{'s' if len(idle) > 1 else ''}: {kinds}")
+        rows.append(f"  and {counted(len(idle), 'idle thread')}: {kinds}")
     return rows
 
 

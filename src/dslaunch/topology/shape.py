@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dslaunch.plural import counted
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
 
 MOST_SEARCHED = 12
@@ -147,13 +148,13 @@ def _span(numbers: tuple[int, ...]) -> str:
 def sockets(topology: Topology) -> str | None:
     """Where the GPUs are, in words: sockets if known, else NUMA nodes or sets of CPUs."""
     if topology.host.sockets:
-        return _counted(topology.host.sockets, "socket")
+        return counted(topology.host.sockets, "socket")
     for what, near in (
         ("NUMA node", {gpu.numa for gpu in topology.gpus}),
         ("set", {gpu.cpus for gpu in topology.gpus}),
     ):
         if near and None not in near and (len(near) > 1 or what != "set"):
-            return _counted(len(near), what) + (" of CPUs" if what == "set" else "")
+            return counted(len(near), what) + (" of CPUs" if what == "set" else "")
     return None
 
 
@@ -221,7 +222,3 @@ def _nic_links(topology: Topology) -> str | None:
         return "no RDMA NIC" if topology.status == "ok" and not topology.nics else None
     words = [f"{code} {codes[code]}/{len(near)}" for code in sorted(codes, key=distance)]
     return f"GPU-NIC {' '.join(words)}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -135,7 +136,7 @@ _CODES = {
 def trouble(a: Answers) -> Verdict | None:
     """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
     if not has_driver(a):
-        found = f"{counted(pci_gpus(a))} on the PCI bus, and no NVIDIA driver"
+        found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, and no NVIDIA driver"
         fix = "install the NVIDIA driver, or see `dkms status` after an update of the kernel"
         return Verdict("fail", found, "a loaded driver", fix, "lspci -d 10de:")
     try:
@@ -174,11 +175,6 @@ def _complained(code: int, said: str) -> Verdict:
 def _first(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return "".join(c if c.isprintable() else "?" for c in line[:80])
-
-
-def counted(number: int) -> str:
-    """A number of GPUs in words."""
-    return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
 # ---------------------------------------------------------------- judging

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Check
 from dslaunch.preflight.checks import _nvidia as nvidia
 
@@ -14,7 +15,7 @@ def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
         return "fail", "uncorrected SRAM errors beyond the maker's threshold"
     errors = gpu.number("ecc.errors.uncorrected.aggregate.sram")
     if errors:
-        return "warn", f"{errors:.0f} uncorrected SRAM error{'s' if errors > 1 else ''} in its life"
+        return "warn", f"{counted(round(errors), 'uncorrected SRAM error')} in its life"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Check
 from dslaunch.preflight.checks import _nvidia as nvidia
 
@@ -13,10 +14,7 @@ def _gpu(gpu: nvidia.Gpu, limits: Mapping[str, float]) -> nvidia.Said | None:
     errors = gpu.number("ecc.errors.uncorrected.volatile.total")
     if not errors:
         return None
-    return (
-        "fail",
-        f"{errors:.0f} uncorrected memory error{'s' if errors > 1 else ''} since its start",
-    )
+    return "fail", f"{counted(round(errors), 'uncorrected memory error')} since its start"
 
 
 CHECK = Check(

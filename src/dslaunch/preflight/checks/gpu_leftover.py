@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, passed
 from dslaunch.preflight.checks import _nvidia as nvidia
 
@@ -40,7 +41,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     me = a.hello.get("uid")
     others = Counter(p.user or str(p.uid) for p in alive if p.uid != me)
     if others:
-        words = ", ".join(f"{_counted(times)} of {user}" for user, times in others.items())
+        words = ", ".join(
+            f"{counted(times, 'process', 'processes')} of {user}" for user, times in others.items()
+        )
         yield Verdict("fail", f"{words} on the GPUs", "nobody uses them")
     mine = [p.pid for p in alive if p.uid == me]
     if mine:
@@ -65,10 +68,6 @@ def _held(a: Answers, known: set[str]) -> list[int]:
         if used > most and not shows and gpu.text("uuid") not in known:
             found.append(gpu.index)
     return found
-
-
-def _counted(number: int) -> str:
-    return "1 process" if number == 1 else f"{number} processes"
 
 
 CHECK = Check(

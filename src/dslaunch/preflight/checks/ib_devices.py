@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -40,7 +41,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if answer["code"]:
         raise UnansweredError(f"/dev/infiniband cannot be looked at: {answer['err'][:80]}")
     words = answer["out"].split()
-    cards = f"{len(used)} active card{'' if len(used) == 1 else 's'}"
+    cards = counted(len(used), "active card")
     if not words:
         yield Verdict("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")
     elif "usable" not in words:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Verdict, passed, skipped
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
@@ -41,7 +42,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         if name in found or name in nets
     }
     for name, times in counts.items():
-        words = f"{name} lost its link {times} time{'' if times == 1 else 's'}"
+        words = f"{name} lost its link {counted(times, 'time')}"
         yield Verdict("fail" if times >= a.limits["fail"] else "warn", words, "never")
     if not counts:
         yield passed("no link was lost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from dslaunch.plural import counted
 from dslaunch.preflight.check import Check, Nodes, Verdict
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks._infiniband import Port
@@ -24,7 +25,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
         yield from _told(host, bad, wrong)
         if not bad:
             active = sum(port.state == "ACTIVE" for port in of)
-            words = f"{active} port{'' if active == 1 else 's'} active"
+            words = f"{counted(active, 'port')} active"
             yield Verdict("pass", words, hosts=(host,))
 
 
