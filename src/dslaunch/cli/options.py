@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
-# everything behind the first word that is no option belongs to that word
+BY_STEPS = "srun"
+"""The transport whose programs are steps of an allocation, by the program that starts them."""
 LARGEST = 16 * 2**20
 """Characters of a text that is read; no file of settings has so many."""
+# everything behind the first word that is no option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
 
@@ -72,6 +75,14 @@ Setting = Annotated[
 ]
 Allocated = Annotated[
     bool, typer.Option("--slurm", help="On the nodes of the SLURM allocation that we are in.")
+]
+Way = Annotated[
+    str | None,
+    typer.Option(
+        "--transport",
+        help="How nodes are reached: fabric, openssh, local, srun; default: as the file says, "
+        "and with --slurm by srun.",
+    ),
 ]
 Workdir = Annotated[str | None, typer.Option("--workdir", help="Where the job runs on the nodes.")]
 
@@ -130,6 +141,27 @@ def allocated(path: Path | None) -> Cluster:
     return inquiry.allocated(here(), cluster)
 
 
+def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
+    """The cluster, reached as the command line says, else as the file does.
+
+    In an allocation the usual transport gives way to steps of the allocation, where there is an
+    srun: many sites let nobody log in. Raises UsageError, DslaunchError.
+    """
+    from dslaunch.cluster.model import Cluster
+
+    usual = cluster.transport == Cluster("", ()).transport
+    if way is None and slurm and usual and shutil.which(BY_STEPS):
+        way = BY_STEPS
+    if way is None or way == cluster.transport:
+        return cluster
+    if way == BY_STEPS:
+        from dslaunch.slurm import inquiry
+        from dslaunch.slurm.client import here
+
+        return inquiry.by_steps(here(), cluster)
+    return replace(cluster, transport=way)
+
+
 def selection(
     include: str, exclude: str, nodes: int | None, slots: int | None, label: list[str] | None
 ) -> Selection:
@@ -140,30 +172,25 @@ def selection(
 
 
 def read_job(
-    words: list[str],
-    *,
-    module: bool,
-    no_python: bool,
-    launcher: str | None,
-    env: list[str] | None,
-    workdir: str | None,
-    fallback: str | None = None,
-    slurm: bool = False,
+    words: list[str], how: JobOptions, *, workdir: str | None = None, slurm: bool = False
 ) -> Asked:
     """Read `[CLUSTER] [SCRIPT] [ARGS]` and the options beside them.
 
-    `fallback` is the script where none is named, for commands that need none. With `slurm` the
-    nodes are those of the allocation that we are in. Raises UsageError.
+    With `slurm` the nodes are those of the allocation that we are in. Raises UsageError.
     """
     file, program, args = split_words(words)
-    options = JobOptions(module, no_python, launcher, tuple(env or ()), fallback)
     cluster = allocated(file) if slurm else open_cluster(file)
     if workdir is not None:
         cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
-    job = make_job(cluster, program, args, options, os.environ)
-    if job.kind != "module":
-        job = replace(job, program=program_path(job.program, Path.cwd()))
-    return Asked(cluster, job)
+    return Asked(cluster, job_on(cluster, program, args, how))
+
+
+def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: JobOptions) -> Job:
+    """The job that the words name, else the cluster file. Raises UsageError."""
+    job = make_job(cluster, program, args, how, os.environ)
+    if job.kind == "module":
+        return job
+    return replace(job, program=program_path(job.program, Path.cwd()))
 
 
 def read_text(path: Path) -> str:

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +14,15 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
+from dslaunch.cli.words import JobOptions
 from dslaunch.errors import PreflightError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
-    from dslaunch.preflight.check import Check, Scope, Tier
+    from dslaunch.preflight.check import Answers, Check, Scope, Tier, Verdict
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
@@ -31,7 +33,12 @@ Only = Annotated[
 ]
 Skip = Annotated[list[str] | None, typer.Option(help="All but these checks. Repeatable.")]
 TierName = Annotated[
-    str, typer.Option(help="gate (a second), static, or deep (measures, minutes).")
+    str | None,
+    typer.Option(
+        metavar="TIER",
+        help="gate (a second), static, or deep (measures, minutes); default static, and with "
+        "--from the one that was asked.",
+    ),
 ]
 For = Annotated[list[str] | None, typer.Option("--for", help="A need, such as zero-infinity.")]
 Launcher = Annotated[str | None, typer.Option(help="The launcher that will be used.")]
@@ -42,6 +49,16 @@ Script = Annotated[
     str | None, typer.Option(help="A script that all nodes must have; default: the file's job.")
 ]
 Verbose = Annotated[bool, typer.Option("--all", "-a", help="Show also what passed.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print it for an issue.")]
+Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML to a file.")]
+Html = Annotated[Path | None, typer.Option(help="Write a page to a file.")]
+Listed = Annotated[bool, typer.Option("--list", help="List the checks.")]
+Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")]
+USUAL = "static"
+"""The tier that is asked where none is named."""
+ABOUT_LOGINS = ("ssh.client", "shell.login", "shell.noise")
+"""Checks of what happens when somebody logs in."""
 
 
 def preflight(
@@ -50,22 +67,24 @@ def preflight(
     exclude: Exclude = "",
     nodes: Nodes = None,
     label: Label = None,
-    tier: TierName = "static",
+    tier: TierName = None,
     only: Only = None,
     skip: Skip = None,
     purpose: For = None,
     launcher: Launcher = None,
     script: Script = None,
+    slurm: options.Allocated = False,
+    transport: options.Way = None,
     save: Save = None,
     saved: From = None,
     baseline: Baseline = None,
     every: Verbose = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print it for an issue.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to a file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page to a file.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the checks.")] = False,
-    explain: Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")] = None,
+    json: Json = False,
+    markdown: Markdown = False,
+    junit: Junit = None,
+    html: Html = None,
+    listed: Listed = False,
+    explain: Explain = None,
 ) -> None:
     """Say whether a cluster is fit to train on, and what is wrong where.
 
@@ -73,57 +92,38 @@ def preflight(
 
     Example: dslaunch preflight cluster.yaml
     """
-    from dslaunch.preflight import checks as registry
-    from dslaunch.preflight.changes import changes
-    from dslaunch.preflight.choose import Wanted, purposes, tier_of
-    from dslaunch.preflight.judge import judge
-    from dslaunch.preflight.replay import replayed
-    from dslaunch.report.markdown import as_markdown
-    from dslaunch.report.preflight import as_json, change_rows
-
-    known = registry.load()
     if listed or explain is not None:
-        ui.result(_words_on(known, explain))
+        ui.result(_words_on(explain))
         return
-    if json and markdown:
-        raise UsageError("--json and --markdown: one of them")
-    for option, path in (("--save", save), ("--junit", junit), ("--html", html)):
-        options.check_writable(option, path)
-    wanted = Wanted(tier_of(tier), tuple(only or ()), tuple(skip or ()), purposes(purpose or ()))
-    which = options.selection(include, exclude, nodes, None, label)
-    known_good = None if baseline is None else replayed(baseline)
-    if saved is not None:
-        scope, facts = _again(saved, file, which, wanted, launcher, script)
-        wanted = wanted.as_recorded(facts.tier, facts.named)
-        chosen = wanted.of(known, scope.cluster)
-        _same_nodes(scope, known_good, baseline)
-    else:
-        scope = _scope(file, which, wanted, launcher, script, wanted.named(known))
-        chosen = wanted.of(known, scope.cluster)
-        _same_nodes(scope, known_good, baseline)
-        facts = _ask(scope, chosen, options.find_cluster(file), wanted.tier)
-    if save is not None:
-        _write(save, facts.to_json())
-    report = judge(scope, facts, chosen)
-    _write_reports(report, chosen, junit, html)
-    if json:
-        ui.result(as_json(report))
-    elif markdown:
-        ui.result(as_markdown(report))
-    else:
-        _show(report, every=every)
-    if known_good is not None:
-        before = judge(*known_good, chosen)
-        ui.say("\n".join(change_rows(changes(before, report), ui.width())))
-    if not report.fit:
-        raise typer.Exit(PreflightError.exit_code)
+    paper = Paper(save, junit, html, every, json, markdown)
+    paper.check()
+    request = Request(
+        file=file,
+        which=options.selection(include, exclude, nodes, None, label),
+        wanted=_wanted(tier, only, skip, purpose),
+        tiered=tier is not None,
+        job=(launcher, script),
+        way=(slurm, transport),
+    )
+    paper.write(request.judged(saved, baseline))
 
 
-def _words_on(known: Mapping[str, Check], name: str | None) -> str:
+def _wanted(
+    tier: str | None, only: list[str] | None, skip: list[str] | None, purpose: list[str] | None
+) -> Wanted:
+    from dslaunch.preflight.choose import Wanted, purposes, tier_of
+
+    needs = purposes(purpose or ())
+    return Wanted(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
+
+
+def _words_on(name: str | None) -> str:
     """The list of checks, or all that is to be known of one."""
+    from dslaunch.preflight import checks
     from dslaunch.preflight.choose import unknown
     from dslaunch.report.preflight import explanation
 
+    known = checks.load()
     if name is None:
         rows = [(check, known[check].tier, known[check].title) for check in sorted(known)]
         return ui.table([("CHECK", "TIER", "MAKES SURE THAT"), *rows], ui.width())
@@ -132,42 +132,139 @@ def _words_on(known: Mapping[str, Check], name: str | None) -> str:
     return "\n".join(explanation(name, known[name]))
 
 
-def _scope(
-    file: Path | None,
-    which: Selection,
-    wanted: Wanted,
-    launcher: str | None,
-    script: str | None,
-    named: frozenset[str],
-) -> Scope:
-    """What is checked; without a selection also the spares, which may be needed one day."""
-    from dslaunch.cluster.select import Selection, select
-    from dslaunch.launch import launchers
-    from dslaunch.preflight.check import Scope
-    from dslaunch.run.source import find_source
+# ---------------------------------------------------------------- asking
 
-    cluster = options.open_cluster(file)
-    nodes = cluster.nodes
-    if which != Selection():
-        nodes = tuple(p.node for p in select(cluster, which).placements)
-    words = [str(options.find_cluster(file)), *([script] if script else [])]
-    asked = options.read_job(
-        words, module=False, no_python=False, launcher=launcher, env=None, workdir=None, fallback=""
-    )
-    launchers.get(asked.job.launcher)
-    workdir = cluster.storage.workdir or str(Path.cwd())
-    source = find_source(asked.job, Path.cwd(), workdir) if asked.job.program else None
-    return Scope(
-        cluster=cluster,
-        nodes=nodes,
-        launcher=asked.job.launcher,
-        purposes=wanted.purposes,
-        directories=tuple(dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])),
-        root=source.remote if source else "",
-        files=_files(source),
-        named=named,
-        token=secrets.token_hex(8),
-    )
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the nodes answered, and what follows."""
+
+    facts: Facts
+    checks: Mapping[str, Check]
+    report: Report
+    before: Report | None
+    """The baseline's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be known of which nodes."""
+
+    file: Path | None
+    which: Selection
+    wanted: Wanted
+    tiered: bool
+    """Whether a tier was named."""
+    job: tuple[str | None, str | None]
+    """The launcher and the script, where they are not the file's."""
+    way: tuple[bool, str | None]
+    """Whether the nodes are those of the allocation that we are in; and the transport."""
+
+    def judged(self, saved: Path | None, baseline: Path | None) -> Judged:
+        """Ask the nodes, or take saved answers; and judge. Raises errors of many kinds."""
+        from dslaunch.preflight import checks
+        from dslaunch.preflight.judge import judge
+        from dslaunch.preflight.replay import replayed
+
+        known, wanted = checks.load(), self.wanted
+        known_good = None if baseline is None else replayed(baseline)
+        scope, facts = self._scope(wanted.named(known)) if saved is None else self._again(saved)
+        if facts is not None and not self.tiered:
+            wanted = wanted.as_recorded(facts.tier, facts.named)
+        chosen = _fitting(wanted.of(known, scope.cluster), scope)
+        _same_nodes(scope, known_good, baseline)
+        if facts is None:
+            facts = _ask(scope, chosen, self._text(scope.cluster), wanted.tier)
+        before = None if known_good is None else judge(*known_good, chosen)
+        return Judged(facts, chosen, judge(scope, facts, chosen), before)
+
+    def _scope(self, named: frozenset[str]) -> tuple[Scope, None]:
+        """What is checked; without a selection also the spares, which may be needed one day."""
+        from dslaunch.cluster.select import Selection, select
+        from dslaunch.launch import launchers
+        from dslaunch.preflight.check import Scope
+        from dslaunch.run.source import find_source
+
+        slurm, transport = self.way
+        launcher, script = self.job
+        cluster = options.allocated(self.file) if slurm else options.open_cluster(self.file)
+        cluster = options.reached(cluster, transport, slurm=slurm)
+        nodes = cluster.nodes
+        if self.which != Selection():
+            nodes = tuple(p.node for p in select(cluster, self.which).placements)
+        job = options.job_on(cluster, script, (), JobOptions(launcher=launcher, fallback=""))
+        launchers.get(job.launcher)
+        workdir = cluster.storage.workdir or str(Path.cwd())
+        source = find_source(job, Path.cwd(), workdir) if job.program else None
+        directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
+        scope = Scope(
+            *(cluster, nodes, job.launcher, self.wanted.purposes, tuple(directories)),
+            root=source.remote if source else "",
+            files=_files(source),
+            named=named,
+            token=secrets.token_hex(8),
+        )
+        return scope, None
+
+    def _again(self, saved: Path) -> tuple[Scope, Facts]:
+        """Saved answers and what they are judged for: as then, or by a cluster file named now."""
+        from dslaunch.cluster.select import Selection, select
+        from dslaunch.launch import launchers
+        from dslaunch.preflight.replay import replayed
+
+        launcher, script = self.job
+        if script is not None:
+            raise UsageError("--script: with --from no node is asked for a script")
+        if self.way != (False, None):
+            raise UsageError("--slurm and --transport: with --from no node is asked")
+        scope, facts = replayed(saved)
+        cluster = scope.cluster if self.file is None else options.open_cluster(self.file)
+        nodes = tuple(n for n in cluster.nodes if n.host in {*facts.nodes, *facts.failures})
+        if self.which != Selection():
+            nodes = tuple(p.node for p in select(cluster, self.which).placements)
+        if not nodes:
+            raise UsageError(f"{saved}: holds no answer of a node of {self.file}")
+        purposes = scope.purposes | self.wanted.purposes
+        scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
+        if launcher is not None:
+            launchers.get(launcher)
+            scope = replace(scope, launcher=launcher)
+        return scope, facts
+
+    def _text(self, cluster: Cluster) -> tuple[str, str]:
+        """The cluster file and its name, to be kept with the answers; in an allocation with the
+        nodes that SLURM gave."""
+        from dslaunch.cluster.load import read_text
+        from dslaunch.slurm.allocation import file_of
+
+        slurm, _ = self.way
+        try:
+            path = options.find_cluster(self.file)
+        except UsageError:
+            if not slurm:
+                raise
+            return file_of(cluster, ""), "the SLURM allocation"
+        text = read_text(path)
+        return file_of(cluster, text) if slurm else text, str(path)
+
+
+def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
+    """The checks, where nobody logs in to the nodes without those about logins, unless they were
+    asked for by name."""
+    if scope.cluster.transport != options.BY_STEPS:
+        return dict(checks)
+    skip = set(ABOUT_LOGINS) - scope.named
+    return {n: _left_out(check) if n in skip else check for n, check in checks.items()}
+
+
+def _left_out(check: Check) -> Check:
+    """A check that asks nothing and says so."""
+    from dslaunch.preflight.check import skipped
+
+    def say(a: Answers) -> list[Verdict]:
+        return [skipped("nobody logs in: the nodes are reached by steps of the allocation")]
+
+    return replace(check, ask=lambda scope: {}, judge=say, compare=None, here=None, then=None)
 
 
 def _same_nodes(
@@ -181,36 +278,6 @@ def _same_nodes(
         raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
 
-def _again(
-    saved: Path,
-    file: Path | None,
-    which: Selection,
-    wanted: Wanted,
-    launcher: str | None,
-    script: str | None,
-) -> tuple[Scope, Facts]:
-    """Saved answers and what they are judged for: as then, or by a cluster file named now."""
-    from dslaunch.cluster.select import Selection, select
-    from dslaunch.launch import launchers
-    from dslaunch.preflight.replay import replayed
-
-    if script is not None:
-        raise UsageError("--script: with --from no node is asked for a script")
-    scope, facts = replayed(saved)
-    cluster = scope.cluster if file is None else options.open_cluster(file)
-    nodes = tuple(n for n in cluster.nodes if n.host in {*facts.nodes, *facts.failures})
-    if which != Selection():
-        nodes = tuple(p.node for p in select(cluster, which).placements)
-    if not nodes:
-        raise UsageError(f"{saved}: holds no answer of a node of {file}")
-    purposes = scope.purposes | wanted.purposes
-    scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
-    if launcher is not None:
-        launchers.get(launcher)
-        scope = replace(scope, launcher=launcher)
-    return scope, facts
-
-
 def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     """The job's files with their SHA-256; a script that is not here has none."""
     if source is None:
@@ -218,9 +285,8 @@ def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     return source.digests or (((source.script, ""),) if source.script else ())
 
 
-def _ask(scope: Scope, checks: Mapping[str, Check], file: Path, tier: Tier) -> Facts:
+def _ask(scope: Scope, checks: Mapping[str, Check], text: tuple[str, str], tier: Tier) -> Facts:
     """Ask the nodes, with a line of progress on a terminal."""
-    from dslaunch.cluster.load import read_text
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.runner import Survey
     from dslaunch.report.preflight import Progress
@@ -233,8 +299,8 @@ def _ask(scope: Scope, checks: Mapping[str, Check], file: Path, tier: Tier) -> F
     finally:
         progress.end()
     return Facts(
-        cluster=read_text(file),
-        file=str(file),
+        cluster=text[0],
+        file=text[1],
         token=scope.token,
         time=began,
         nodes=nodes,
@@ -250,24 +316,63 @@ def _ask(scope: Scope, checks: Mapping[str, Check], file: Path, tier: Tier) -> F
     )
 
 
-def _show(report: Report, *, every: bool) -> None:
-    from dslaunch.report.preflight import rows
-
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    ui.result("\n".join(rows(report, ui.width(), every=every, colour=colour)))
+# ---------------------------------------------------------------- telling
 
 
-def _write_reports(
-    report: Report, checks: Mapping[str, Check], junit: Path | None, html: Path | None
-) -> None:
-    """The files that were asked for."""
-    from dslaunch.report.junit import as_junit
-    from dslaunch.report.page import as_page
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Where the answers and the findings go."""
 
-    if junit is not None:
-        _write(junit, as_junit(report))
-    if html is not None:
-        _write(html, as_page(report, checks))
+    save: Path | None
+    junit: Path | None
+    html: Path | None
+    every: bool
+    json: bool
+    markdown: bool
+
+    def check(self) -> None:
+        """Raise UsageError for what could not be done: known before nodes are asked."""
+        if self.json and self.markdown:
+            raise UsageError("--json and --markdown: one of them")
+        for option in ("save", "junit", "html"):
+            options.check_writable(f"--{option}", getattr(self, option))
+
+    def write(self, judged: Judged) -> None:
+        """Write and print everything that was asked for. Raises Exit with code 4 if the cluster
+        is not fit."""
+        from dslaunch.preflight.changes import changes
+        from dslaunch.report.preflight import change_rows
+
+        report = judged.report
+        if self.save is not None:
+            _write(self.save, judged.facts.to_json())
+        self._write_reports(report, judged.checks)
+        self._print(report)
+        if judged.before is not None:
+            ui.say("\n".join(change_rows(changes(judged.before, report), ui.width())))
+        if not report.fit:
+            raise typer.Exit(PreflightError.exit_code)
+
+    def _print(self, report: Report) -> None:
+        from dslaunch.report.markdown import as_markdown
+        from dslaunch.report.preflight import as_json, rows
+
+        if self.json:
+            ui.result(as_json(report))
+        elif self.markdown:
+            ui.result(as_markdown(report))
+        else:
+            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            ui.result("\n".join(rows(report, ui.width(), every=self.every, colour=colour)))
+
+    def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
+        from dslaunch.report.junit import as_junit
+        from dslaunch.report.page import as_page
+
+        if self.junit is not None:
+            _write(self.junit, as_junit(report))
+        if self.html is not None:
+            _write(self.html, as_page(report, checks))
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
+from dslaunch.cli.words import JobOptions
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def render(
     launcher: Launcher = None,
     env: Setting = None,
     workdir: options.Workdir = None,
+    slurm: options.Allocated = False,
     master_addr: Address = None,
     master_port: Port = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None,
@@ -66,15 +68,8 @@ def render(
         return
     name, *rest = words or [""]
     check_format(name)
-    asked = options.read_job(
-        rest,
-        module=module,
-        no_python=no_python,
-        launcher=launcher,
-        env=env,
-        workdir=workdir,
-        fallback="train.py",
-    )
+    how = JobOptions(module, no_python, launcher, tuple(env or ()), fallback="train.py")
+    asked = options.read_job(rest, how, workdir=workdir, slurm=slurm)
     allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
     decided = assumed(asked, allocation, master_addr, master_port)
     _hand_over(_rendered(name, asked, allocation, decided), decided, output)

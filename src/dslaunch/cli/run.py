@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,15 @@ import typer
 
 from dslaunch.cli import options, screens
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
+from dslaunch.cli.words import JobOptions
+from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dslaunch.cluster.model import Allocation, Cluster
+    from dslaunch.cluster.select import Selection
+    from dslaunch.launch.job import Job
     from dslaunch.run.launch import Request
 
 NoSync = Annotated[
@@ -67,6 +75,7 @@ def run(
     env: Setting = None,
     workdir: options.Workdir = None,
     slurm: options.Allocated = False,
+    transport: options.Way = None,
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
@@ -89,24 +98,18 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.cluster.select import select
-
-    asked = options.read_job(
-        words or [],
-        module=module,
-        no_python=no_python,
-        launcher=launcher,
-        env=env,
-        workdir=workdir,
-        slurm=slurm,
-    )
-    allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
     from dslaunch.run.launch import Request
     from dslaunch.run.supervisor import Patience
 
-    patience = Patience(grace, exit_timeout, silence, reconnect, hang_timeout)
+    how = JobOptions(module, no_python, launcher, tuple(env or ()))
+    asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
+    if not dry_run:
+        asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
+    chosen = options.selection(include, exclude, nodes, slots, label)
     request = Request(
-        *(asked.cluster, allocation, asked.job, Path.cwd(), os.environ, not no_sync, patience),
+        *on_nodes(asked, chosen, detach=detach),
+        sync=not no_sync,
+        patience=Patience(grace, exit_timeout, silence, reconnect, hang_timeout),
         detached=detach,
         preflight=not no_preflight,
         restarts=restarts,
@@ -116,6 +119,22 @@ def run(
         _print_plan(request)
     else:
         _run(request, (json, quiet, screens.parse_ranks(ranks)))
+
+
+def on_nodes(
+    asked: options.Asked, chosen: Selection, *, detach: bool
+) -> tuple[Cluster, Allocation, Job, Path, Mapping[str, str]]:
+    """What runs where, from here. Raises SelectionError, UsageError."""
+    from dslaunch.cluster.select import select
+
+    cluster = asked.cluster
+    if detach and cluster.transport == options.BY_STEPS:
+        raise UsageError(
+            "--detach: SLURM ends what a step of an allocation has started when the step ends",
+            hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
+            "by SSH: `--transport fabric`",
+        )
+    return cluster, select(cluster, chosen), asked.job, Path.cwd(), os.environ
 
 
 def _print_plan(request: Request) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from dslaunch.cli import options, screens, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
+from dslaunch.cli.words import JobOptions
 from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -81,11 +82,12 @@ def slurm(
     if words and words[0] == LINT:
         _lint(words[1:])
         return
-    asked = options.read_job(
-        words or [], module=module, no_python=no_python, launcher=launcher, env=env, workdir=workdir
-    )
+    how = JobOptions(module, no_python, launcher, tuple(env or ()))
+    asked = options.read_job(words or [], how, workdir=workdir)
     asked = replace(asked, job=replace(asked.job, min_nodes=min_nodes))
     chosen = options.selection(include, exclude, nodes, slots, label)
+    if sum((render or output is not None, check, detach)) > 1:
+        raise UsageError("--render (or --output), --check and --detach: one of them")
     order = Order(asked.cluster, make_batch(asked, chosen, setting or []), template)
     if render or output is not None:
         order.print(output)

@@ -6,7 +6,7 @@ import signal
 import time
 from concurrent.futures import Future, wait
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 from dslaunch.errors import Interrupted
 
@@ -14,18 +14,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 0.1
 
 
-class Interrupts:
-    """While entered, counts the user's wishes to end. The first asks, the second insists."""
+class Noted:
+    """While entered, a wish of the user's to end is noted, and nothing else becomes of it."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self._before: list[Any] = []
-        self._suspend: Any = None
+        self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Interrupts:
-        self._before = [signal.signal(number, self._note) for number in _SIGNALS]
-        # a launcher that sleeps is one that is gone: its nodes would end the run
-        self._suspend = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         return self
 
     def __exit__(
@@ -34,9 +30,25 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number, handler in zip(_SIGNALS, self._before, strict=True):
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        signal.signal(signal.SIGTSTP, self._suspend)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+
+class Interrupts(Noted):
+    """Counts the user's wishes to end. The first asks, the second insists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # a launcher that sleeps is one that is gone: its nodes would end the run
+        self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        return self
 
     def wait(self, futures: list[Future[Any]], timeout: float) -> None:
         """Wait until all are done, or for `timeout` seconds. Raises Interrupted."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from dslaunch.cluster.discover import Discovered, gpus_per_node, run_lengths
 from dslaunch.cluster.model import MOST_SLOTS, Cluster, Node
@@ -79,6 +81,22 @@ def gpu_indexes(detail: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
+    """Which GPUs each node has, by lines `NODE=CUDA_VISIBLE_DEVICES` of the nodes' steps.
+
+    Names such as `MIG-...` count as many numbers from 0 on.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for line in said.splitlines():
+        host, _, listed = line.partition("=")
+        names = [name for name in listed.split(",") if name and name != "NoDevFiles"]
+        if names and all(name.isdecimal() for name in names):
+            found[host] = tuple(sorted(map(int, names)))
+        elif names:
+            found[host] = tuple(range(len(names)))
+    return found
+
+
 def _span(text: str) -> tuple[int, ...]:
     try:
         return numbers(text)
@@ -118,6 +136,26 @@ def bare_cluster(nodes: tuple[Given, ...], name: str = "slurm") -> Cluster:
             hint="ask for --gres=gpu:N or --ntasks-per-node=N, or name a cluster file",
         )
     return Cluster(name, tuple(Node(one.host, one.slots or ()) for one in nodes))
+
+
+def file_of(cluster: Cluster, text: str) -> str:
+    """The cluster file's text with the nodes that SLURM gave in the place of its own, so that it
+    can be read without the allocation. YAML that is JSON. An empty text: there is no file."""
+    from dslaunch.cluster import schema, yamltext
+
+    data: dict[str, Any] = {"name": cluster.name}
+    if text:
+        data |= yamltext.parse(text, cluster.name, verbatim=schema.VERBATIM).data
+    for name in ("python", "activate"):  # each node has its own
+        data.pop(name, None)
+    return json.dumps(data | {"nodes": [_entry(node) for node in cluster.nodes]}, indent=1) + "\n"
+
+
+def _entry(node: Node) -> dict[str, Any]:
+    """A node as the file has it."""
+    pairs = {name: dict(getattr(node, name)) for name in ("env", "labels")}
+    values = asdict(node) | pairs | {"slots": list(node.slots)}
+    return {name: value for name, value in values.items() if value not in (None, {}, False)}
 
 
 # ---------------------------------------------------------------- a partition

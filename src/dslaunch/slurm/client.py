@@ -17,11 +17,10 @@ from dslaunch.slurm.states import (
     parse_job,
     why_refused,
 )
+from dslaunch.transport.srun import CONFIGURING
 
 PATIENCE = 60.0
 """Seconds for one command; SLURM's own give up sooner (slurm.conf, MessageTimeout)."""
-KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
-"""Variables that configure SLURM's commands; all other SLURM_* are about the job we are in."""
 ACCOUNTING = "JobIDRaw,State,ExitCode,NodeList,JobName,Submit"
 
 
@@ -136,7 +135,7 @@ def submit_environment(
     kept = {
         name: value
         for name, value in environ.items()
-        if name in KEPT
+        if name in CONFIGURING
         or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_"))
         or (name.startswith("SBATCH_") and name.removeprefix("SBATCH_") not in said)
     }

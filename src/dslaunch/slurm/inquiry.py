@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 from dslaunch.cluster.discover import Discovered
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
-from dslaunch.slurm.allocation import bare_cluster, from_partition, from_sinfo, given, in_allocation
+from dslaunch.slurm.allocation import (
+    bare_cluster,
+    from_partition,
+    from_sinfo,
+    given,
+    in_allocation,
+    seen_by_steps,
+)
 from dslaunch.slurm.client import Client
+from dslaunch.slurm.states import why_refused
+from dslaunch.transport import srun
+
+BY_STEPS = "srun"
+"""The transport whose programs are steps of the allocation."""
+SHOW_GPUS = 'echo "$SLURMD_NODENAME=$CUDA_VISIBLE_DEVICES$ROCR_VISIBLE_DEVICES"'
 
 
 def allocated(client: Client, cluster: Cluster | None) -> Cluster:
@@ -28,6 +44,30 @@ def _detail(client: Client, number: str) -> str:
         return ""
 
 
+def by_steps(client: Client, cluster: Cluster) -> Cluster:
+    """The cluster reached by steps of the allocation, with the GPUs numbered as a step sees them:
+    from 0 where SLURM hides the others (cgroup.conf(5), ConstrainDevices).
+
+    Raises UsageError outside an allocation, DslaunchError where no step can be started.
+    """
+    places = srun.places(client.environ)
+    said = ""
+    for place, hosts in groupby(places, key=places.__getitem__):
+        names = list(hosts)
+        argv = [*srun.command(place, ",".join(names), len(names)), "/bin/sh", "-c", SHOW_GPUS]
+        done = client.run(argv, "", srun.environment(client.environ))
+        if done.code:
+            words = done.err.strip().splitlines() or ["it said nothing"]
+            raise DslaunchError(
+                f"no step can be started in job {place.job}: {words[-1]}",
+                hint="`--transport fabric` reaches the nodes by SSH instead",
+            )
+        said += done.out
+    gpus = seen_by_steps(said)
+    nodes = tuple(replace(n, slots=gpus.get(n.host) or n.slots) for n in cluster.nodes)
+    return replace(cluster, nodes=nodes, transport=BY_STEPS)
+
+
 def partition(client: Client, name: str, slots: int | None = None) -> Discovered:
     """The nodes of a partition. Raises UsageError, ToolMissingError."""
     try:
@@ -39,5 +79,6 @@ def partition(client: Client, name: str, slots: int | None = None) -> Discovered
     command = ["sinfo", "--Node", "--noheader", f"--partition={name}", "--format=%N|%G|%T"]
     done = client.run(command, "", client.environ)
     if done.code:
-        raise UsageError(f"partition {name}: {done.err.strip().removeprefix('sinfo: error: ')}")
+        refusal = why_refused(done.err)
+        raise UsageError(f"partition {name}: {refusal.words}", hint=refusal.hint)
     return from_sinfo(done.out, name, slots)

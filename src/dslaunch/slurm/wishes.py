@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from dslaunch.run.interrupts import Noted
 
 
-class Wishes:
-    """While entered, notes what the user wants. The first Ctrl-C asks, the second insists."""
+class Wishes(Noted):
+    """Notes what the user wants. The first Ctrl-C asks, the second insists."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__()
         self.cancel = cancel
         self.asked = 0
         self.away = False
         self._done = 0
-        self._before: list[Any] = []
 
     @property
     def leave(self) -> bool:
@@ -27,19 +26,6 @@ class Wishes:
             self._done = 1
             self.cancel()
         return self.away or self.asked > 1
-
-    def __enter__(self) -> Wishes:
-        self._before = [signal.signal(number, self._note) for number in _SIGNALS]
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in zip(_SIGNALS, self._before, strict=True):
-            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:

@@ -13,7 +13,6 @@ from dslaunch.slurm.words import Command
 
 LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")
-RESUBMIT = re.compile(r"\bsbatch\b")
 SIGNAL = re.compile(r"(?P<target>[RB]{0,2}:)?(?P<name>\w+)(@\d+)?")
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
 

@@ -1,0 +1,147 @@
+"""Steps of the SLURM allocation that we are in: no SSH between its nodes is needed.
+
+Each program on a node is a step of its own. SLURM ends everything that a step has started when the
+step's task ends, so that nothing outlives the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.nodeset import expand
+from dslaunch.errors import NodeError, NodeFailure, ToolMissingError, UsageError
+from dslaunch.transport.process import ProcessChannel, login_line
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster, Node
+
+CONFIGURING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
+"""Variables that configure SLURM's commands; all others of it are about the job we are in."""
+OF_A_STEP = ("SLURM", "SLURMD", "SBATCH", "SRUN", "SALLOC", "PMI", "PMIX")
+"""What their names begin with. Left to srun, those of the job or of an outer step would be options
+of ours: SLURM_CPU_BIND, SLURM_NTASKS, SLURM_MEM_PER_CPU, ... (srun(1), "INPUT ENVIRONMENT
+VARIABLES")."""
+GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+"""What SLURM sets for a step. The caller's are wrong on another node, and a step's own are left out
+as well: a run names the GPUs of its ranks itself, which must not be a choice within a choice."""
+ABOUT_TASKS = (
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
+    *("SLURM_NNODES", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
+    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_DISTRIBUTION"),
+)
+"""What a step tells its task. The ranks are no tasks: a library that goes by these would take each
+for rank 0 of 1."""
+STEP = (
+    *("--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--unbuffered"),
+    *("--input=all", "--kill-on-bad-exit=0", "--chdir=/", "--job-name=dslaunch"),
+)
+"""Beside all other steps and with all that the job has (srun(1), `--overlap`; `--mem=0`), its
+bytes not held back for whole lines."""
+
+_ABOUT_EVERY_STEP = re.compile(
+    r"(?m)^srun: (?:error: \S+: task \d+: .*|cluster configuration lacks support.*)\n?"
+)
+"""A program's own last words say more than that it ended so; without a plugin that binds tasks to
+CPUs there is nothing to leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the allocation a node is."""
+
+    job: str
+    group: str | None
+    """The component of a heterogeneous job."""
+
+
+def command(place: Place, hosts: str, count: int) -> list[str]:
+    """srun's words for one task on each of `count` nodes; a program is to follow."""
+    group = [f"--het-group={place.group}"] if place.group is not None else []
+    where = [f"--jobid={place.job}", *group, f"--nodelist={hosts}"]
+    return ["srun", *STEP, *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of srun, which the step inherits."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in CONFIGURING or (name.split("_")[0] not in OF_A_STEP and name not in GPUS)
+    }
+
+
+def places(environ: Mapping[str, str]) -> dict[str, Place]:
+    """The nodes of the allocation that we are in, in SLURM's order. Raises UsageError."""
+    job = environ.get("SLURM_JOB_ID", "")
+    size = environ.get("SLURM_HET_SIZE", "")
+    groups: list[str | None] = [str(i) for i in range(int(size))] if size.isdecimal() else [None]
+    found: dict[str, Place] = {}
+    for group in groups:
+        ending = "" if group is None else f"_HET_GROUP_{group}"
+        folded = environ.get(f"SLURM_JOB_NODELIST{ending}", "")
+        if not job or not folded:
+            raise UsageError(
+                "transport `srun`: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set: "
+                "this is no allocation of SLURM",
+                hint="call it inside salloc or a job",
+            )
+        found |= dict.fromkeys(expand(folded), Place(job, group))
+    return found
+
+
+class StepChannel(ProcessChannel):
+    """Bytes to and from a step, by the srun that holds it."""
+
+    def stderr(self) -> str:
+        """The last of the program's standard error, without what srun says of every step."""
+        return _ABOUT_EVERY_STEP.sub("", super().stderr())
+
+
+class SrunConnection:
+    """A node of the allocation; every program on it is a step."""
+
+    def __init__(self, argv: list[str], env: Mapping[str, str]) -> None:
+        self._argv, self._env = argv, env
+
+    def start(self, line: str) -> StepChannel:
+        """Run a shell line on the node, in the home directory as after a login."""
+        whole = f"cd; unset {' '.join((*ABOUT_TASKS, *GPUS))}; {login_line(line)}"
+        return StepChannel([*self._argv, "/bin/sh", "-c", whole], env=self._env)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SrunTransport:
+    """Starts a step for each program."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        if shutil.which("srun", path=environ.get("PATH")) is None:
+            raise ToolMissingError(
+                "transport `srun` needs SLURM's program srun",
+                hint="`--transport fabric` reaches the nodes by SSH",
+            )
+        self._places = places(environ)
+        self._env = environment(environ)
+
+    def connect(self, node: Node) -> SrunConnection:
+        """Find the node in the allocation. Raises NodeError."""
+        place = self._places.get(node.host)
+        if place is None:
+            why = "it is no node of the SLURM allocation that we are in"
+            hint = "leave it out, or reach it by SSH: `--transport fabric`"
+            raise NodeError((NodeFailure(node.host, "name", why, hint),))
+        return SrunConnection(command(place, node.host, 1), self._env)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make(cluster: Cluster) -> SrunTransport:
+    """The allocation that we are in. Raises UsageError, ToolMissingError."""
+    return SrunTransport(os.environ)
