@@ -183,8 +183,6 @@ class Check:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that a cluster file may set, with their units in `limits_mean`."""
     limits_mean: str = ""
-    root: bool = False
-    """Whether a node must let us be root for the whole answer."""
 
     @property
     def rounds(self) -> tuple[Further, ...]:

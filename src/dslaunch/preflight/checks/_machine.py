@@ -13,6 +13,8 @@ NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
 """The kernel's driver for NVIDIA's GPUs says its version: the cheapest sign of a GPU."""
 MEMORY = Question("read", ["/proc/meminfo"])
 INTERFACES = Question("interfaces")
+INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
+"""The state of every port of a card for RDMA; nothing where there is none."""
 CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
 GIB = 1 << 30
 NETWORK_TYPES = frozenset(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed
+from dslaunch.preflight.checks._machine import INFINIBAND
 
 LIMITS = Question("limits", ["MEMLOCK", "NOFILE", "NPROC", "STACK"])
-INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
 MEBI = 1 << 20
 
 

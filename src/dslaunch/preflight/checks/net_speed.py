@@ -10,7 +10,6 @@ from dslaunch.preflight.check import (
     Check,
     Level,
     Nodes,
-    Question,
     Scope,
     UnansweredError,
     Verdict,
@@ -18,9 +17,13 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
-from dslaunch.preflight.checks._machine import INTERFACES, NVIDIA, own_interface, resolve
-
-INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
+from dslaunch.preflight.checks._machine import (
+    INFINIBAND,
+    INTERFACES,
+    NVIDIA,
+    own_interface,
+    resolve,
+)
 
 
 def _ask(scope: Scope) -> Asked:
