@@ -41,12 +41,9 @@ def make(
 
 def columns() -> int:
     """How wide the terminal is that shows the progress line; standard output may be elsewhere."""
-    if os.environ.get("COLUMNS", "").isdecimal():
-        return int(os.environ["COLUMNS"]) or 80
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
+    from dslaunch.report import width
+
+    return width.columns(sys.stderr)
 
 
 def parse_ranks(text: str | None) -> frozenset[int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dslaunch.plural import counted
 from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
+from dslaunch.report.width import columns
 
 WORDS: Mapping[Level, str] = {
     "fail": "FAIL",
@@ -140,14 +140,6 @@ class Progress:
         done = len(self.hosts) - len(waiting)
         late = f", waiting for {fold(waiting)}" if waiting else ", comparing"
         return f"nodes asked: {done} of {len(self.hosts)}{late}"
-
-
-def columns(terminal: TextIO) -> int:
-    """How wide a terminal is."""
-    try:
-        return os.get_terminal_size(terminal.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 def explanation(name: str, check: Check) -> Iterator[str]:
