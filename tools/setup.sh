@@ -5,6 +5,8 @@ cd "$(dirname "$0")/.."
 
 what=${1:?run or test}
 torch=${TORCH:-torch==2.13.0}
+# the oldest that has a table of config keys (src/dslaunch/deepspeed/tables)
+second_deepspeed=deepspeed==0.16.9
 started=$SECONDS
 
 # program -> Debian package. python3-venv is asked for by what it has, not by a program.
@@ -100,6 +102,15 @@ install() {
   fi
 }
 
+# A DeepSpeed beside the installed one, whose verdicts on configs are compared too. Nothing else
+# needs it, so that a network that fails is said, and no more.
+install_second_deepspeed() {
+  local directory=.venv/deepspeed/${second_deepspeed#*==}
+  [ ! -d "$directory/deepspeed" ] || return 0
+  DS_BUILD_OPS=0 pip_install --no-deps --no-build-isolation --target "$directory" \
+    "$second_deepspeed" || say "going on without $second_deepspeed: its tests are skipped"
+}
+
 mkdir -p .venv
 exec 9> .venv/.lock
 flock 9
@@ -110,6 +121,7 @@ python=$(find_python)
 system_packages
 make_venv
 install
+[ "$what" = run ] || install_second_deepspeed
 rm -f .venv/.apt.log
 [ "$what" = run ] || touch .venv/.ready-run
 touch ".venv/.ready-$what"

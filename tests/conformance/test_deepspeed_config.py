@@ -1,8 +1,9 @@
 """What the lint says and what the real DeepSpeed does: the same, for generated configs and shipped
 ones, in each version that is there.
 
-The installed DeepSpeed is always compared. Others are, where DSLAUNCH_DEEPSPEEDS names their
-directories (`pip install --no-deps --target DIR deepspeed==0.16.9`), divided by colons.
+The installed DeepSpeed is always compared, and those that tools/setup.sh put beside it. Where
+DSLAUNCH_DEEPSPEEDS names directories (`pip install --no-deps --target DIR deepspeed==0.19.6`),
+divided by colons, these are instead.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 JUDGE = Path(__file__).with_name("deepspeed_judge.py")
 TOOL = ROOT / "tools/deepspeed_schema.py"
-OTHERS = [d for d in os.environ.get("DSLAUNCH_DEEPSPEEDS", "").split(":") if d]
+BESIDE = Path(sys.prefix) / "deepspeed"
+OTHERS = [d for d in os.environ.get("DSLAUNCH_DEEPSPEEDS", "").split(":") if d] or [
+    str(found.parent) for found in sorted(BESIDE.glob("*/deepspeed"))
+]
 EXPLAINED = {
     "aio.use_gds": "refused on a CPU, taken on a GPU",
     "compression_training": "its parser asks a section for keys of the sections beside it",
@@ -54,6 +58,7 @@ class Judge:
     def __init__(
         self, directory: str | None, what: str = "config", more: dict[str, str] | None = None
     ) -> None:
+        self.directory = directory
         env = {**os.environ, **({"PYTHONPATH": directory} if directory else {}), **(more or {})}
         self._process = subprocess.Popen(
             [sys.executable, str(JUDGE), what], env=env, text=True,
@@ -79,7 +84,9 @@ class Judge:
         self._process.communicate()
 
 
-@pytest.fixture(scope="module", params=[None, *OTHERS], ids=["installed", *OTHERS])
+@pytest.fixture(
+    scope="module", params=[None, *OTHERS], ids=["installed", *(Path(d).name for d in OTHERS)]
+)
 def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
     judge = Judge(request.param)
     yield judge
@@ -97,14 +104,14 @@ def stops(config: Any, table: schema.Table) -> list[Remark]:
 
 def test_a_second_version_is_compared() -> None:
     if not OTHERS:
-        pytest.skip("DSLAUNCH_DEEPSPEEDS names no directory with another DeepSpeed")
+        pytest.skip(f"no other DeepSpeed in {BESIDE}, where tools/setup.sh installs one")
     assert all((Path(each) / "deepspeed").is_dir() for each in OTHERS)
 
 
 def test_the_table_is_what_the_package_says(judge: Judge, tmp_path: Path) -> None:
     if judge.version not in schema.versions():
         pytest.skip(f"no table of {judge.version}: tools/deepspeed_schema.py writes one")
-    env = {**os.environ, "PYTHONPATH": next((d for d in OTHERS if judge.version in d), "")}
+    env = {**os.environ, "PYTHONPATH": judge.directory or ""}
     new = tmp_path / "new.json"
     subprocess.run([sys.executable, TOOL, new], env=env, check=True, capture_output=True)
     stored = json.loads((schema.TABLES / f"{judge.version}.json").read_text("utf-8"))
@@ -307,17 +314,17 @@ def free_port() -> int:
         return port
 
 
-def shipped() -> list[Path]:
-    """The configs that come with the installed DeepSpeed."""
+def shipped(directory: str | None) -> list[Path]:
+    """The configs that come with a DeepSpeed; None: the installed one."""
     spec = find_spec("deepspeed")
     assert spec is not None and spec.origin is not None
-    found = Path(spec.origin).parent.rglob("*.json")
-    return [file for file in found if "zero_optimization" in file.read_text("utf-8")]
+    package = Path(directory) / "deepspeed" if directory else Path(spec.origin).parent
+    return [file for file in package.rglob("*.json") if "zero_optimization" in file.read_text()]
 
 
-def test_configs_that_deepspeed_ships_have_no_error() -> None:
-    files = shipped()
+def test_configs_that_deepspeed_ships_have_no_error(judge: Judge) -> None:
+    files = shipped(judge.directory)
     assert files
     for file in files:
-        found = remarks(file.read_text("utf-8"), schema.table())
+        found = remarks(file.read_text("utf-8"), judge.table)
         assert [str(remark) for remark in found if remark.level == "error"] == []
