@@ -3,18 +3,21 @@
     python benchmarks/output.py [LINES]
 
 Emulated nodes (no SSH) and, where there can be a virtual cluster, real sshd. The peer is `ssh` to
-each node in a loop, which neither records, orders nor prefixes. Needs what the sshd tests need.
+each node in a loop, which neither records nor prefixes, and whose lines run into each other: how
+many, is counted. Needs what the sshd tests need.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,20 +33,47 @@ for i in range(count):
 """
 
 
+LINE = re.compile(r"(?:.*│)?rank (\d+) line (\d+) of a training that says a lot")
+"""What the job prints, after dslaunch's prefix or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came of all that the ranks wrote, and in which time."""
+
+    lost: int
+    """Lines that did not come whole."""
+    torn: int
+    """Lines that nobody wrote: made of pieces of several."""
+    swapped: int
+    """Whole lines that came next after a later one of the same rank."""
+    each: int
+    seconds: float
+
+    def row(self, name: str) -> str:
+        """As printed."""
+        total = self.each * NODES * SLOTS
+        rate = f"{total / self.seconds / 1e3:7.0f} thousand lines a second"
+        wrong = f"{self.lost:,} lost, {self.torn:,} torn, {self.swapped:,} out of order"
+        return f"{name:22} {self.seconds:6.1f} s  {rate}  {wrong}"
+
+
 def main() -> None:
-    """Measure, check, print."""
+    """Measure, check, print; exit with 1 if dslaunch lost, tore or swapped a line."""
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     each = total // (NODES * SLOTS)
     print(f"{total:,} lines from {NODES * SLOTS} ranks on {NODES} nodes")
-    emulated(each)
+    ours = [emulated(each)]
     if reason := missing():
         print(f"over sshd: skipped: {reason}")
-        return
-    with VirtualCluster(nodes=NODES, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
-        over_ssh(cluster, each)
+    else:
+        with VirtualCluster(nodes=NODES, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
+            ours.append(over_ssh(cluster, each))
+    if any(came.lost or came.torn or came.swapped for came in ours):
+        sys.exit(1)
 
 
-def emulated(each: int) -> None:
+def emulated(each: int) -> Came:
     """All nodes on this machine."""
     with tempfile.TemporaryDirectory() as home:
         directory = Path(home)
@@ -54,31 +84,35 @@ def emulated(each: int) -> None:
         began = time.monotonic()
         with subprocess.Popen(command, cwd=home, env=env, stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
-            check(run.stdout, each)
-        tell("dslaunch, emulated", each, time.monotonic() - began)
+            came = read(run.stdout, each, began)
+    print(came.row("dslaunch, emulated"))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"  the launcher's peak memory: {used.ru_maxrss / 1024:.0f} MiB")
+    return came
 
 
-def over_ssh(cluster: VirtualCluster, each: int) -> None:
-    """Real sshd, and the peer."""
+def over_ssh(cluster: VirtualCluster, each: int) -> Came:
+    """Real sshd, and the peer, whose losses are told and do not count."""
     cluster.put("control", "/root/c.yaml", describe(""), 0o644)
     cluster.put("*", "/root/job.py", JOB, 0o644)
     loop = " ".join(
         f"ssh node{rank // SLOTS + 1} RANK={rank} {sys.executable} job.py {each} &"
         for rank in range(NODES * SLOTS)
     )
-    launches = {
-        "dslaunch, sshd": f"exec {sys.executable} -m dslaunch run c.yaml job.py {each}",
-        "ssh in a loop": f"{loop} wait",
-    }
-    for name, script in launches.items():
-        began = time.monotonic()
-        with cluster.popen(
-            "control", ["bash", "-c", f"({script}) 2>/dev/null"], cwd="/root"
-        ) as run:
-            check(run.stdout, each)
-        tell(name, each, time.monotonic() - began)
+    own = launch(cluster, f"exec {sys.executable} -m dslaunch run c.yaml job.py {each}", each)
+    print(own.row("dslaunch, sshd"))
+    peer = launch(cluster, f"{loop} wait", each)
+    print(peer.row("ssh in a loop"))
+    print(f"  dslaunch takes {own.seconds / peer.seconds:.2f} times as long as ssh in a loop")
+    return own
+
+
+def launch(cluster: VirtualCluster, script: str, each: int) -> Came:
+    """Run it on the control machine."""
+    began = time.monotonic()
+    command = ["bash", "-c", f"({script}) 2>/dev/null"]
+    with cluster.popen("control", command, cwd="/root") as run:
+        return read(run.stdout, each, began)
 
 
 def describe(more: str) -> str:
@@ -87,29 +121,20 @@ def describe(more: str) -> str:
     return f"{nodes}python: {sys.executable}\nlauncher: direct\nstorage: {{workdir: work}}\n{more}"
 
 
-def check(lines: Iterable[str], each: int) -> None:
-    """Every rank's lines, all and in order."""
-    seen: dict[str, int] = {}
+def read(lines: Iterable[str], each: int, began: float) -> Came:
+    """Read until the end, and count what is whole and in order."""
+    last = dict.fromkeys(range(NODES * SLOTS), -1)
+    whole = torn = swapped = 0
     for line in lines:
-        words = line.rpartition("│")[2].split()
-        if words[:1] == ["rank"]:
-            if int(words[3]) != seen.get(words[1], 0):
-                sys.exit(f"rank {words[1]}: line {words[3]} after {seen.get(words[1], 0)} lines")
-            seen[words[1]] = int(words[3]) + 1
-    if list(seen.values()) != [each] * NODES * SLOTS:
-        sys.exit(f"lines are missing: {seen}")
-
-
-def count(lines: Iterable[str], each: int) -> None:
-    """As many lines as all ranks wrote."""
-    if (found := sum(1 for _ in lines)) != each * NODES * SLOTS:
-        sys.exit(f"{found} lines came")
-
-
-def tell(name: str, each: int, seconds: float) -> None:
-    """One row."""
-    total = each * NODES * SLOTS
-    print(f"{name:22} {seconds:6.1f} s  {total / seconds / 1e3:7.0f} thousand lines a second")
+        match = LINE.fullmatch(line.rstrip("\n"))
+        rank, number = (int(match[1]), int(match[2])) if match else (-1, 0)
+        if rank not in last or number >= each:
+            torn += 1
+            continue
+        whole += 1
+        swapped += number <= last[rank]
+        last[rank] = number
+    return Came(each * NODES * SLOTS - whole, torn, swapped, each, time.monotonic() - began)
 
 
 if __name__ == "__main__":
