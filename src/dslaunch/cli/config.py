@@ -230,7 +230,7 @@ def explain(
     if as_json:
         ui.result(json.dumps(facts, indent=2))
     else:
-        ui.result("\n".join(map(describe.explanation, facts)))
+        ui.result("\n".join(describe.explanation(each, ui.width()) for each in facts))
 
 
 @APP.command("diff")

@@ -11,6 +11,8 @@ from dslaunch.deepspeed.schema import Key, Table
 from dslaunch.errors import UsageError
 
 NAMES = {"hf_trainer": "Hugging Face's Trainer", "accelerate": "accelerate"}
+NARROWEST = 24
+"""Columns that an explanation takes however narrow the terminal is."""
 _TYPES = {
     "int": "integer", "float": "number", "bool": "boolean", "str": "string", "path": "string",
     "null": "null", "object": "object",
@@ -95,11 +97,25 @@ def _removed(version: str, path: str) -> bool:
     return key is not None and key.type == "removed"
 
 
-def explanation(facts: dict[str, Any]) -> str:
-    """One key's facts as text: the path, then a line for each."""
-    return "\n".join(
-        [facts["key"], *(f"    {name}: {words}" for name, words in facts.items() if name != "key")]
-    )
+def explanation(facts: dict[str, Any], width: int | None = None) -> str:
+    """One key's facts as text: the path, then a line for each, as long as it is.
+
+    With `width`, a line is continued below itself, until it has so many columns or less.
+    """
+    lines = [f"    {name}: {words}" for name, words in facts.items() if name != "key"]
+    if width is not None:
+        from textwrap import wrap
+
+        room = max(NARROWEST, width)
+        lines = [
+            part
+            for line in lines
+            for part in wrap(
+                line, room, subsequent_indent=" " * 8, break_long_words=False,
+                break_on_hyphens=False,
+            )
+        ]  # fmt: skip
+    return "\n".join([facts["key"], *lines])
 
 
 def json_schema(table: Table) -> dict[str, Any]:

@@ -54,12 +54,19 @@ def node_local(scope: Scope, facts: Facts) -> int | None:
     """Bytes free on the nodes' own disks, of the node with least; None: some node has no disk
     there, or was not asked."""
     path = scope.cluster.storage.node_local
-    free = []
-    for a in _answers(scope, facts).values():
-        answer = a.recorded.get(path_question(path or "").key, {}).get("value", {})
-        kind = (answer.get("mount") or {}).get("type")
-        free.append(None if kind in NO_DISK or _shared(kind) is not False else answer["free"])
-    return None if None in free else min(free, default=None)
+    if not path:
+        return None
+    free = [_free(a, path) for a in _answers(scope, facts).values()]
+    known = [each for each in free if each is not None]
+    return min(known) if known and len(known) == len(free) else None
+
+
+def _free(a: Answers, path: str) -> int | None:
+    """Bytes free in a directory, if that is on a disk of the node's own."""
+    answer = a.recorded.get(path_question(path).key, {}).get("value", {})
+    kind = (answer.get("mount") or {}).get("type")
+    fit = _shared(kind) is False and kind not in NO_DISK
+    return int(answer["free"]) if fit and "free" in answer else None
 
 
 def _answers(scope: Scope, facts: Facts) -> Nodes:

@@ -133,3 +133,10 @@ def test_what_differs_is_shown_with_the_defaults_filled_in() -> None:
         ("optimizer.params.lr", 1, UNSET),
         ("zero_optimization.overlap_comm", True, False),
     ]
+
+
+def test_an_explanation_fits_the_terminal_and_says_the_same() -> None:
+    facts = explained("overlap_comm")
+    whole, narrow = describe.explanation(facts), describe.explanation(facts, 40)
+    assert max(map(len, narrow.splitlines())) <= 40 < max(map(len, whole.splitlines()))
+    assert narrow.split() == whole.split()

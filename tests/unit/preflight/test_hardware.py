@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from click.testing import Result
 from tests.checks.recorded import HELLO
 from tests.testbed.gpus import H100, topo
 from typer.testing import CliRunner
 
 from dslaunch.cli import config
+from dslaunch.cli.estimate import estimate
 from dslaunch.cluster.select import Selection, select
 from dslaunch.deepspeed.hardware import Directory, NodeHardware
 from dslaunch.preflight.check import Question
@@ -156,3 +158,20 @@ def test_nodes_that_did_not_answer_are_named() -> None:
         "holds no answers of n2: the cluster file's labels count"
         in lint("--facts", "facts.json").stderr
     )
+
+
+def estimated(*words: str) -> Any:
+    app = typer.Typer()
+    app.command()(estimate)
+    model = ("--params", "7e9", "--largest-layer", "65e6", "--json")
+    return json.loads(CliRunner().invoke(app, [*model, *words]).stdout)
+
+
+def test_an_estimate_takes_memory_and_disks_from_the_answers() -> None:
+    saved({"n1": answers(), "n2": answers()})
+    data = estimated("--facts", "facts.json")
+    assert data["machines"] == {"nodes": 2, "gpus_per_node": 2}
+    assert data["limits"]["gpu"] == 81559 * 2**20
+    assert (data["limits"]["cpu"], data["limits"]["nvme"]) == (1007 * GIB, 900 * GIB)
+    said = estimated("--facts", "facts.json", "--gpu-memory", "40GiB", "--nodes", "1")
+    assert (said["limits"]["gpu"], said["machines"]["nodes"]) == (40 * GIB, 1)
