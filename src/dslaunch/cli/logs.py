@@ -114,13 +114,13 @@ class Lines:
         """Nothing: these are the ranks' words."""
 
 
-def seconds(text: str | None) -> float | None:
+def seconds(text: str | None, option: str = "--since") -> float | None:
     """`10m` as the time that was ten minutes ago. Raises UsageError."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
-        raise UsageError(f"--since: {text!r} is no span of time", hint="write 90s, 10m, 2h or 1d")
+        raise UsageError(f"{option}: {text!r} is no span of time", hint="write 90s, 10m, 2h or 1d")
     return time.time() - float(found[1]) * _UNITS[found[2]]
 
 

@@ -1,0 +1,51 @@
+"""Removing the records of runs that are long over. Nothing here is done unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dslaunch.errors import DslaunchError
+from dslaunch.run.record import is_held
+from dslaunch.run.state import Local
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run's directory on this machine."""
+
+    run: Local
+    written: float
+    """When anything in it was last written, in seconds since the epoch."""
+    size: int
+    """Bytes of all its files."""
+
+
+def last_written(runs: Iterable[Local], before: float) -> Iterator[Recorded]:
+    """Those to which nothing was written since `before`, in seconds since the epoch."""
+    for run in runs:
+        found = _measured(run)
+        if found.written < before:
+            yield found
+
+
+def _measured(run: Local) -> Recorded:
+    statuses = []
+    for path in (run.directory, *run.directory.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # it is being written, or removed
+            statuses.append((path.is_file(), path.lstat()))
+    written = max((status.st_mtime for _, status in statuses), default=0.0)
+    return Recorded(run, written, sum(status.st_size for file, status in statuses if file))
+
+
+def forget(recorded: Recorded) -> None:
+    """Remove a run's directory. Raises DslaunchError if its launcher lives, or it cannot be."""
+    directory = recorded.run.directory
+    if is_held(directory):
+        raise DslaunchError(f"{directory}: its launcher is running")
+    try:
+        shutil.rmtree(directory)
+    except OSError as error:
+        raise DslaunchError(f"{directory}: it cannot be removed: {error.strerror}") from None

@@ -1,0 +1,136 @@
+"""`dslaunch clean --runs-older-than`: the records of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.cli import clean, ps
+from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.run.state import OnNode, RunState
+
+CLUSTER = """\
+{"name": "pod", "nodes": [{"host": "n1", "slots": [0]}, {"host": "n2", "slots": [0]}]}
+"""
+
+
+@dataclass
+class Records:
+    """A state directory with runs of chosen ages."""
+
+    home: Path
+
+    def add(self, name: str, *, days: float, **about: Any) -> Path:
+        """A run to which nothing was written for so many days."""
+        directory = self.home / "runs" / name
+        (directory / "logs").mkdir(parents=True)
+        told = {"detached": False, "hosts": ["n1", "n2"], "agents": name, **about}
+        (directory / "run.json").write_text(json.dumps(told))
+        (directory / "cluster.json").write_text(CLUSTER)
+        (directory / "lock").touch()
+        (directory / "logs/n1.0.log").write_text("step 1\n")
+        when = time.time() - days * 86400
+        for path in (directory, *directory.rglob("*")):
+            os.utime(path, (when, when))
+        return directory
+
+    @property
+    def left(self) -> set[str]:
+        """The runs that are there."""
+        return {path.name for path in (self.home / "runs").iterdir()}
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
+    monkeypatch.setenv("DSLAUNCH_STATE", str(tmp_path))
+    return Records(tmp_path)
+
+
+def test_records_of_runs_that_have_been_over_for_so_long_are_removed(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records.add("old", days=40)
+    records.add("new", days=2)
+    appended = records.add("long", days=40)
+    (appended / "logs/n1.0.log").write_text("step 2\n")  # it began long ago and ended just now
+    clean.clean(older="30d", json=True)
+    assert records.left == {"new", "long"}
+    told = json.loads(capsys.readouterr().out)
+    assert (list(told["removed"]), told["kept"]) == (["old"], {})
+
+
+def test_a_run_whose_launcher_lives_is_kept_however_old_it_is(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = records.add("old", days=40)
+    with (directory / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clean.clean(older="30d")
+    assert records.left == {"old"}
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("nothing to do\n", "kept old: its launcher is running\n")
+
+
+def state_of(run: str, state: str) -> RunState:
+    nodes = {host: OnNode(state) for host in ("n1", "n2")}  # type: ignore[arg-type]
+    return RunState(run, "pod", "direct", 0.0, True, ("n1", "n2"), nodes)
+
+
+def test_a_detached_run_is_kept_unless_all_its_nodes_say_that_it_is_over(
+    records: Records, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records.add("gone", days=40, detached=True, hosts=["n1"])
+    records.add("goes-on", days=40, detached=True)
+    records.add("unsure", days=40, detached=True)
+    records.add("unknown", days=40, detached=True)
+    (records.home / "runs/unknown/cluster.json").write_text("{}")
+    os.utime(records.home / "runs/unknown/cluster.json", (0, 0))
+    answers = {"goes-on": state_of("goes-on", "running")}
+    monkeypatch.setattr(ps, "ask_nodes", lambda clusters: (answers, {"n2": "no route"}))
+    clean.clean(older="30d")
+    assert records.left == {"goes-on", "unsure", "unknown"}
+    said = capsys.readouterr()
+    assert said.out == "removed gone, 0.0 MB\n"
+    assert "kept goes-on: it is running" in said.err
+    assert "kept unsure: no answer from n2; " in said.err
+    assert "kept unknown: its nodes are not known; " in said.err
+
+
+@pytest.mark.parametrize(
+    ("state", "kept"), [("running", True), ("waiting", True), ("unknown", False)]
+)
+def test_a_job_of_slurm_is_kept_while_it_waits_or_runs(
+    records: Records, monkeypatch: pytest.MonkeyPatch, state: str, kept: bool
+) -> None:
+    records.add("job", days=40, slurm={"job": "7"})
+    monkeypatch.setattr(clean.slurm_runs, "data", lambda run: {"state": state})
+    clean.clean(older="30d")
+    assert bool(records.left) is kept
+
+
+def test_a_job_of_a_slurm_that_does_not_answer_is_kept(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(run: object) -> dict[str, object]:
+        raise DslaunchError("the controller does not answer")
+
+    records.add("job", days=40, slurm={"job": "7"})
+    monkeypatch.setattr(clean.slurm_runs, "data", silent)
+    clean.clean(older="30d")
+    assert records.left == {"job"}
+
+
+def test_an_age_that_is_none_and_options_about_nodes_are_refused(records: Records) -> None:
+    records.add("old", days=40)
+    with pytest.raises(UsageError, match="--runs-older-than: 'old' is no span of time"):
+        clean.clean(older="old")
+    with pytest.raises(UsageError, match="about this machine"):
+        clean.clean(older="30d", ended=True)
+    assert records.left == {"old"}
