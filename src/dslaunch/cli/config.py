@@ -16,6 +16,7 @@ from dslaunch.cli.site import FactsFile, site
 from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from dslaunch.deepspeed.arguments import Arguments
     from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.compare import Difference
     from dslaunch.deepspeed.hardware import NodeHardware
@@ -160,7 +161,21 @@ def _subject(document: Document, around: Around) -> Subject:
         _parallelism(document, around),
         around.nodes,
         around.parameters,
+        _model_dtype(arguments),
     )
+
+
+def _model_dtype(arguments: Arguments | None) -> str | None:
+    """The type in the config.json of the model that the arguments name, if it is a directory."""
+    name = arguments["model_name_or_path"] if arguments else None
+    file = Path(str(name)) / "config.json"
+    try:
+        found = json.loads(file.read_text("utf-8")) if name and file.is_file() else None
+    except (OSError, ValueError):
+        return None
+    # transformers before 4.56 wrote `torch_dtype`
+    dtype = found.get("dtype", found.get("torch_dtype")) if isinstance(found, dict) else None
+    return dtype if isinstance(dtype, str) else None
 
 
 def _reader(document: Document, around: Around) -> Reader:

@@ -19,6 +19,11 @@ Reader = Literal["native", "hf", "accelerate"]
 """Who hands the config to DeepSpeed: the script itself, Hugging Face's Trainer, accelerate."""
 READERS: tuple[Reader, ...] = ("native", "hf", "accelerate")
 
+FILLED = {
+    f"{mode}.enabled": (mode, f"{mode}_full_eval") for mode in ("fp16", "bf16")
+}  # fmt: skip
+"""By which arguments the Trainer fills in `auto`: transformers 5.23, integrations/deepspeed.py."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -34,6 +39,8 @@ class Subject:
     nodes: tuple[NodeHardware, ...] = ()
     parameters: float | None = None
     """How many the model has; None: not known."""
+    model_dtype: str | None = None
+    """In which type the model was trained before, as Hugging Face names it: bfloat16."""
 
     @property
     def version(self) -> str:
@@ -54,8 +61,8 @@ class Subject:
     def get(self, path: str) -> Any:
         """What DeepSpeed works with: spellings and defaults resolved, and made of the right type.
 
-        An `auto` that is filled in is None, since it is not known here; one that DeepSpeed leaves
-        out is the default. What DeepSpeed would refuse is the default too.
+        An `auto` that is filled in is what the arguments say of it, or None where that is not known
+        here; one that DeepSpeed leaves out is the default. What it would refuse is the default too.
         """
         key = self.table.keys.get(path)
         found = next((p for p in self._spellings(path) if self.has(p)), None)
@@ -63,10 +70,17 @@ class Subject:
         if found is None or key is None:
             return key.default if key and found is None else value
         if value == "auto" and key.type != "str":
-            return None if self.fills(key) else key.default
+            return self._filled(path) if self.fills(key) else key.default
         if key.checked and not key.is_section:
             return values.coerced(key, value) if values.taken(key, value) else key.default
         return value
+
+    def _filled(self, path: str) -> Any:
+        """What the Trainer makes of `auto`, of what the rules ask for; None: not known."""
+        names = FILLED.get(path)
+        if names is None or self.reader != "hf" or self.arguments is None:
+            return None
+        return any(self.arguments[name] is True for name in names)
 
     def on(self, path: str) -> bool:
         """Whether a switch is on."""

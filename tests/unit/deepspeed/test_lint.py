@@ -248,6 +248,14 @@ HF_CASES: list[tuple[str, dict[str, Any], tuple[str, str, str]]] = [
     ("", zero(stage=2, offload_optimizer={"device": "cpu"}),
      ("hf-optimizer-offload", "warning", "zero_optimization.offload_optimizer")),
     ("", {}, ("no-zero", "warning", "")),
+    ("--do_eval", zero(stage=2), ("hf-inference", "error", "zero_optimization")),
+    ("--gradient_accumulation_steps 4 --bf16",
+     {"bf16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto", **zero(stage=2)},
+     ("bf16-accumulation", "info", "bf16.enabled")),
+    ("", {"activation_checkpointing": {"partition_activations": True}},
+     ("hf-activation-checkpointing", "warning", "activation_checkpointing")),
+    ("--fp16 --bf16", {"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}},
+     ("both-precisions", "error", "bf16.enabled")),
 ]  # fmt: skip
 
 
@@ -257,6 +265,40 @@ def test_the_trainers_arguments_and_the_config_must_say_the_same(
 ) -> None:
     known = arguments.read(words.split())
     assert expected in said(config, reader="hf", arguments=known)
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        ("--do_eval --do_train", zero(stage=2)),
+        ("--do_eval", zero(stage=3)),
+        ("--do_train", zero(stage=1)),
+        ("--bf16", {"activation_checkpointing": {"partition_activations": False}}),
+        ("--bf16 --gradient_accumulation_steps 2",
+         {"bf16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto", **zero(stage=2),
+          "data_types": {"grad_accum_dtype": "fp32"}}),
+    ],
+)  # fmt: skip
+def test_what_the_trainer_takes_is_not_complained_of(words: str, config: dict[str, Any]) -> None:
+    found = said(config, reader="hf", arguments=arguments.read(words.split()))
+    new = {"hf-inference", "hf-activation-checkpointing", "bf16-accumulation"}
+    assert new.isdisjoint(rule for rule, _, _ in found)
+
+
+def test_one_buffer_for_activations_needs_to_know_how_many_layers_there_are() -> None:
+    path = "activation_checkpointing.contiguous_memory_optimization"
+    section = {"partition_activations": True, "contiguous_memory_optimization": True}
+    short = said({"train_batch_size": 8, "activation_checkpointing": section})
+    assert short == [("contiguous-activations", "warning", path)]
+    whole = {**section, "number_checkpoints": 4}
+    assert said({"train_batch_size": 8, "activation_checkpointing": whole}) == []
+
+
+def test_a_model_that_was_trained_in_bf16_overflows_in_fp16() -> None:
+    fp16 = {"train_batch_size": 8, "fp16": {"enabled": True}}
+    found = said(fp16, model_dtype="bfloat16")
+    assert found == [("bf16-model", "warning", "fp16.enabled")]
+    assert said(fp16, model_dtype="float16") == said(fp16) == []
 
 
 def test_arguments_that_say_the_same_are_right() -> None:
@@ -305,6 +347,21 @@ def test_what_the_nodes_have_is_held_against_the_config(
 ) -> None:
     around = {"nodes": (hardware,), "parallelism": Parallelism(4), "parameters": 7e9}
     assert rule in [name for name, _, _ in said(config, **around)]
+
+
+def test_what_the_arguments_switch_on_is_held_against_the_gpus() -> None:
+    around: dict[str, Any] = {"reader": "hf", "nodes": (node(gpu="Tesla V100-SXM2-32GB"),)}
+    config = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}, **zero(stage=2)}
+    for words, rules in (("--bf16", {"no-bf16"}), ("--tf32 1", {"no-tf32"}), ("--fp16", set())):
+        found = said(config, **around, arguments=arguments.read(words.split()))
+        assert {rule for rule, level, _ in found if level == "error"} == rules
+
+
+def test_a_link_that_was_asked_for_goes_before_what_such_gpus_usually_have() -> None:
+    config = zero(stage=3)
+    for gpu, nvlink, slow in (("RTX 3090", True, False), ("A100-PCIE-40GB", False, True)):
+        found = said(config, nodes=(node(gpu=gpu, nvlink=nvlink),))
+        assert ("pcie-stage3" in [rule for rule, _, _ in found]) is slow
 
 
 def test_fit_nodes_raise_no_remark() -> None:
@@ -358,6 +415,8 @@ def test_node_local_checkpoints_of_tensor_ranks_cannot_be_loaded() -> None:
     assert said(config) == []
     found = said(config, parallelism=Parallelism(4, tensor=2))
     assert found == [("local-model-parallel", "error", "checkpoint.use_node_local_storage")]
+    whole = zero(stage=3, stage3_gather_16bit_weights_on_model_save=True)
+    assert said({**config, **whole}, parallelism=Parallelism(4, tensor=2)) == []
 
 
 def test_who_reads_the_config_is_guessed_from_auto_and_arguments() -> None:

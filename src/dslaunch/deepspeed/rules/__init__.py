@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dslaunch.deepspeed.rules import (
+    activations,
     auto,
     batches,
     checkpoint,
@@ -20,8 +21,8 @@ from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 MODULES = (
-    syntax, keys, types, deprecated, auto, batches, zero, precision, optimizer, checkpoint, hf,
-    cluster,
+    syntax, keys, types, deprecated, auto, batches, zero, precision, activations, optimizer,
+    checkpoint, hf, cluster,
 )  # fmt: skip
 RULES: tuple[Callable[[Subject], Iterator[Remark]], ...] = tuple(
     rule for module in MODULES for rule in module.RULES

@@ -16,7 +16,8 @@ def node_local(subject: Subject) -> Iterator[Remark]:
     if not subject.raw(LOCAL):
         return
     where = subject.parallelism
-    if where is not None and where.tensor * where.pipeline > 1:
+    # with stage 3 every rank writes its own part of the model
+    if where is not None and where.tensor * where.pipeline > 1 and subject.stage != 3:
         yield subject.remark(
             "local-model-parallel", "error", LOCAL,
             "only local rank 0 of each node writes model states, so those of the other tensor and "

@@ -32,6 +32,19 @@ def bf16(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+def tf32(subject: Subject) -> Iterator[Remark]:
+    """--tf32 on GPUs that have none: those that have no bf16."""
+    without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
+    known = subject.arguments
+    if without and known is not None and subject.reader == "hf" and known["tf32"] in (True, 1):
+        yield subject.remark(
+            "no-tf32", "error", "",
+            f"{_hosts(without)}: {without[0].gpu} has no tf32, and --tf32 is given: the Trainer "
+            "stops with `--tf32 requires Ampere or a newer GPU arch`", "leave --tf32 out",
+            "transformers 5.23, training_args.py",
+        )  # fmt: skip
+
+
 def pcie(subject: Subject) -> Iterator[Remark]:
     """Stage 3 gathers all weights in every step, which PCIe makes slow."""
     slow = [node for node in subject.nodes if node.slots > 1 and _by_pcie(node)]
@@ -156,4 +169,4 @@ def _hosts(nodes: list[NodeHardware]) -> str:
     return fold([node.host for node in nodes])
 
 
-RULES = (bf16, pcie, nvme, memory, groups)
+RULES = (bf16, tf32, pcie, nvme, memory, groups)

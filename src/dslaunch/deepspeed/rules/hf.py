@@ -172,4 +172,19 @@ def saving(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (matching, schedulers, section, saving)
+def inference(subject: Subject) -> Iterator[Remark]:
+    """Evaluation alone is for stage 3, whose weights alone are divided."""
+    known = subject.arguments
+    if known is None or subject.reader != "hf" or subject.stage == 3:
+        return
+    asked = [name for name in ("do_eval", "do_predict") if known[name] is True]
+    if asked and known["do_train"] is not True and subject.has("zero_optimization"):
+        yield subject.remark(
+            "hf-inference", "error", "zero_optimization",
+            f"--{asked[0]} without --do_train and stage {subject.stage}: the Trainer stops with "
+            "`ZeRO inference only makes sense with ZeRO Stage 3`",
+            "zero_optimization.stage 3, or evaluate without DeepSpeed", TRAINER,
+        )  # fmt: skip
+
+
+RULES = (matching, schedulers, section, saving, inference)

@@ -74,6 +74,39 @@ def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+def accumulated_in_bf16(subject: Subject) -> Iterator[Remark]:
+    """Gradients of several micro-batches are added in bf16, unless something else is said."""
+    steps, path = _micro_batches(subject), "data_types.grad_accum_dtype"
+    said = subject.raw(path) is not None or path not in subject.table.keys
+    if subject.on("bf16.enabled") and subject.stage and steps > 1 and not said:
+        yield subject.remark(
+            "bf16-accumulation", "info", "bf16.enabled",
+            f"gradients of {steps} micro-batches are added in bf16, which loses the small ones",
+            f'set {path} to "fp32" where that matters; it takes 4 bytes per parameter',
+            "Hugging Face's DeepSpeed guide: bf16; DeepSpeed 0.19.8, runtime/engine.py",
+        )  # fmt: skip
+
+
+def _micro_batches(subject: Subject) -> int:
+    """How many make a step; 1 where that is not known."""
+    name = "gradient_accumulation_steps"
+    value = subject.raw(name)
+    if value == "auto" and subject.arguments is not None and subject.reader == "hf":
+        value = subject.arguments[name]
+    return value if isinstance(value, int) and not isinstance(value, bool) else 1
+
+
+def pretrained(subject: Subject) -> Iterator[Remark]:
+    """fp16 has a smaller range than the bf16 that many models were trained with."""
+    if subject.on("fp16.enabled") and subject.model_dtype == "bfloat16":
+        yield subject.remark(
+            "bf16-model", "warning", "fp16.enabled",
+            "the model was trained in bf16, as its config.json says: in fp16 it overflows, and the "
+            "loss becomes NaN", "bf16, or fp32 where the GPUs have no bf16",
+            "Hugging Face's DeepSpeed guide: NaN loss",
+        )  # fmt: skip
+
+
 def parameters(subject: Subject) -> Iterator[Remark]:
     """The type of the weights follows from the mode, and must not be said otherwise."""
     path = "data_types.param_dtype"
@@ -90,4 +123,7 @@ def parameters(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (parameters, both, dynamic_scale, master_weights, reduced_in_bf16)
+RULES = (
+    parameters, both, dynamic_scale, master_weights, reduced_in_bf16, accumulated_in_bf16,
+    pretrained,
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Activation checkpointing: who reads the section, and what goes together in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+SECTION = "activation_checkpointing"
+
+
+def trainer(subject: Subject) -> Iterator[Remark]:
+    """The Trainer checkpoints activations by torch's means, and never reads DeepSpeed's section."""
+    given = subject.raw(SECTION)
+    wanted = isinstance(given, dict) and any(value not in (None, False) for value in given.values())
+    if subject.reader == "hf" and wanted:
+        yield subject.remark(
+            "hf-activation-checkpointing", "warning", SECTION,
+            "the Trainer does not use it, so that it saves no memory, unless the model itself "
+            "calls deepspeed.checkpointing", "--gradient_checkpointing",
+            "Hugging Face's DeepSpeed guide: activation checkpointing",
+        )  # fmt: skip
+
+
+def contiguous(subject: Subject) -> Iterator[Remark]:
+    """Copies in one buffer are for parts of activations, of a known number of layers."""
+    path = f"{SECTION}.contiguous_memory_optimization"
+    if subject.raw(path) is not True or subject.reader == "hf":
+        return
+    missing = [
+        name
+        for name, there in (
+            ("partition_activations", subject.raw(f"{SECTION}.partition_activations") is True),
+            ("number_checkpoints", bool(subject.raw(f"{SECTION}.number_checkpoints"))),
+        )
+        if not there
+    ]
+    if missing:
+        names = " and ".join(missing)
+        yield subject.remark(
+            "contiguous-activations", "warning", path,
+            f"it needs {names}: deepspeed.checkpointing.configure stops with an AssertionError, "
+            "unless the script hands them over", f"set {names}",
+            "DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py",
+        )  # fmt: skip
+
+
+RULES = (trainer, contiguous)
