@@ -39,7 +39,7 @@ def logs(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Print what a run's ranks wrote, in the order of arrival.
+    """Print what a run's ranks wrote: in the order of time if it is over, else of arrival.
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """

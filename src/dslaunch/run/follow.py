@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from queue import Empty
 
 from dslaunch.errors import DslaunchError, NodeError
 from dslaunch.node import frames
+from dslaunch.node.frames import Message
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import Reached
 from dslaunch.run.record import is_held, read_output
@@ -67,28 +70,40 @@ class Follower:
 
 
 def read_kept(reached: Reached, run: str, watch: Watch) -> None:
-    """Read what a run has kept on nodes where its agent has left. Raises NodeError."""
-    for host, session in reached.sessions.items():
-        decoder, position, size = frames.Decoder(), 0, 1
-        while position < size:
-            wanted = {"run": run, "position": position, "most": PIECE}
-            answer = session.ask(journal=wanted).result(60)["journal"]
-            if "error" in answer:
-                break
-            data, size = base64.b64decode(answer["value"]["data"]), answer["value"]["size"]
-            position += len(data)
-            if not data:
-                break
-            for frame in decoder.feed(data):
-                if isinstance(frame, frames.Output):
-                    watch.output(host, frame, session.offset)
-                elif isinstance(frame, dict):
-                    watch.happened(read_event(host, frame, session.offset))
+    """Read what a run has kept on nodes where its agent has left, in the order of time.
+
+    Raises NodeError.
+    """
+    told = [_kept(session, run) for session in reached.sessions.values()]
+    for _, session, frame in merge(*told, key=itemgetter(0)):
+        if isinstance(frame, frames.Output):
+            watch.output(session.host, frame, session.offset)
+        else:
+            watch.happened(read_event(session.host, frame, session.offset))
+
+
+def _kept(session: Session, run: str) -> Iterator[tuple[float, Session, frames.Output | Message]]:
+    """What one node has kept, with the time by our clock; only a piece of it is in memory."""
+    decoder, position, size = frames.Decoder(), 0, 1
+    while position < size:
+        wanted = {"run": run, "position": position, "most": PIECE}
+        answer = session.ask(journal=wanted).result(60)["journal"]
+        if "error" in answer or not answer["value"]["data"]:
+            return
+        data, size = base64.b64decode(answer["value"]["data"]), answer["value"]["size"]
+        position += len(data)
+        for frame in decoder.feed(data):
+            if isinstance(frame, frames.Output):
+                yield frame.time - session.offset, session, frame
+            elif isinstance(frame, dict):
+                yield frame["time"] - session.offset, session, frame
 
 
 def replay(directory: Path, watch: Watch, *, follow: bool) -> None:
-    """Show what this machine has recorded; with `follow` for as long as the launcher lives."""
-    pieces = read_output(directory, follow=lambda: follow and is_held(directory))
+    """Show what this machine has recorded, in the order of time; with `follow` in that of arrival,
+    for as long as the launcher lives."""
+    going = (lambda: is_held(directory)) if follow else None
+    pieces = read_output(directory, follow=going)
     for host, rank, stream, when, data in pieces:
         number = frames.NO_RANK if rank is None else rank
         watch.output(host, frames.Output(number, stream, when, data), 0.0)

@@ -9,7 +9,8 @@ import os
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,8 @@ ABOUT, CLUSTER, RESULT, LOCK = "run.json", "cluster.json", "result.json", "lock"
 ORDER = struct.Struct("<dHBI")
 """One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
 (1 or 2), how many bytes. In the order of arrival."""
+Piece = tuple[float, int, int, int]
+"""An unpacked ORDER."""
 LOOK = 0.2
 OPEN_LOGS = 128
 """Logs kept open at a time; with more ranks the longest unused is closed."""
@@ -105,22 +108,34 @@ class Record:
 
 
 def read_output(
-    directory: Path, *, follow: Callable[[], bool] = lambda: False
+    directory: Path, *, follow: Callable[[], bool] | None = None
 ) -> Iterator[tuple[str, int | None, int, float, bytes]]:
-    """All recorded output in the order of arrival: host, rank, stream, time, bytes.
+    """All recorded output: host, rank, stream, time, bytes; in the order in which it was written.
 
-    At the end it goes on waiting for as long as `follow` says.
+    With `follow` in the order of arrival, and at the end it waits for more for as long as that
+    says.
     """
     files: dict[int, IO[bytes]] = {}
+    order = _order(directory, follow) if follow else _by_time(_order(directory, lambda: False))
     with contextlib.ExitStack() as stack:
-        for when, number, stream, size in _order(directory, follow):
+        for when, number, stream, size in order:
             if number not in files:
                 name = (directory / "sources").read_text().splitlines()[number]
                 files[number] = stack.enter_context((directory / "logs" / name).open("rb"))
             yield *_source(directory, number), stream, when, files[number].read(size)
 
 
-def _order(directory: Path, follow: Callable[[], bool]) -> Iterator[tuple[float, int, int, int]]:
+def _by_time(order: Iterable[Piece]) -> list[Piece]:
+    """Sorted by time; within a log as it is, also where a clock was set back meanwhile."""
+    latest: dict[int, float] = {}
+    timed = []
+    for piece in order:
+        latest[piece[1]] = max(piece[0], latest.get(piece[1], 0.0))
+        timed.append((latest[piece[1]], piece))
+    return [piece for _, piece in sorted(timed, key=itemgetter(0))]
+
+
+def _order(directory: Path, follow: Callable[[], bool]) -> Iterator[Piece]:
     with contextlib.suppress(FileNotFoundError), (directory / "order").open("rb") as file:
         while True:
             going = follow()
