@@ -16,7 +16,7 @@ from dslaunch.node import processes
 from dslaunch.run.events import Event, Line
 from dslaunch.run.launch import Request, run_job
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.supervisor import Patience
+from dslaunch.run.patience import Patience
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Emulated:
         task = replace(task, **job)  # type: ignore[arg-type]
         seen = Seen()
         request = Request(cluster, allocation, task, self.path, self.environ, sync, patience)
-        seen.outcome, seen.directory = run_job(request, seen)
+        seen.outcome, seen.directory = run_job(request, lambda: seen)
         assert left_over(seen.directory.name) == {}
         return seen
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dslaunch.run.supervisor import Patience
+from dslaunch.run.patience import Patience
 
 if TYPE_CHECKING:
     from conftest import Emulated

@@ -16,7 +16,7 @@ import pytest
 
 from dslaunch.node import stacks
 from dslaunch.report.stacks import Group, fold, page
-from dslaunch.run.supervisor import Patience
+from dslaunch.run.patience import Patience
 
 if TYPE_CHECKING:
     from conftest import Emulated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
+    from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
 
 NoSync = Annotated[
@@ -99,7 +101,7 @@ def run(
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
     from dslaunch.run.launch import Request
-    from dslaunch.run.supervisor import Patience
+    from dslaunch.run.patience import Patience
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
     asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
@@ -151,14 +153,17 @@ def _print_plan(request: Request) -> None:
 
 
 def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> None:
-    from dslaunch.run.detach import GOES_ON
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show
-    screen = screens.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
+
+    @cache
+    def screen() -> JsonScreen | TerminalScreen:
+        return screens.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
+
     outcome, directory = run_job(request, screen)
-    if outcome.message == GOES_ON:
-        screen.detached(directory.name)
+    if outcome.goes_on:
+        screen().detached(directory.name)
     else:
-        screen.outcome(outcome, directory)
+        screen().outcome(outcome, directory)
     raise typer.Exit(outcome.exit_code)

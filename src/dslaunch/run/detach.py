@@ -10,13 +10,12 @@ from queue import Empty
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.launch.plan import Plan
 from dslaunch.node.frames import Output
-from dslaunch.run.outcome import Outcome, failed
+from dslaunch.run.outcome import GOES_ON, Outcome, failed
+from dslaunch.run.patience import Patience
 from dslaunch.run.session import Inbox, Lost, Session
-from dslaunch.run.supervisor import Patience, start_message
+from dslaunch.run.supervisor import start_message
 from dslaunch.run.watch import Watch, read_event
 
-GOES_ON = "goes on"
-"""The outcome's message for a run that has started well and is not over."""
 SETTLE = 3.0
 """Seconds after the last node has started its processes in which a failure is still reported."""
 START_TIMEOUT = 60.0

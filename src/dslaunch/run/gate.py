@@ -35,9 +35,12 @@ BY_CLOCK = ("elastic",)
 
 
 class Gate:
-    """Asks while the run goes on to prepare its start; `passed` waits for the findings."""
+    """Asks the nodes once all are connected, while the run goes on to prepare its start; `passed`
+    waits for the findings."""
 
-    def __init__(self, inquiry: Inquiry, job: Job, opened: Mapping[str, Connection]) -> None:
+    def __init__(
+        self, inquiry: Inquiry, job: Job, connections: Mapping[str, Future[Connection]]
+    ) -> None:
         cluster = inquiry.cluster
         softer = SOFTER if job.launcher in BY_CLOCK else (*SOFTER, ("clock.skew", "warn"))
         severity = (*softer, *cluster.preflight.severity)
@@ -53,10 +56,11 @@ class Gate:
         quick = checks.some(QUICK)
         self.checks = {n: c for n, c in quick.items() if not {n, n.split(".")[0]} & set(skip)}
         self._pool = ThreadPoolExecutor(1)
-        self._report: Future[Report] = self._pool.submit(self._ask, Borrowed(opened))
+        self._report: Future[Report] = self._pool.submit(self._ask, connections)
         self._pool.shutdown(wait=False)
 
-    def _ask(self, way: Borrowed) -> Report:
+    def _ask(self, connections: Mapping[str, Future[Connection]]) -> Report:
+        way = Borrowed({host: future.result() for host, future in connections.items()})
         survey = Survey(self.scope, self.checks, lambda host, stage: None, way)
         began = time.time()
         nodes = survey.run()

@@ -8,37 +8,32 @@ import os
 import secrets as randomness
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from queue import Queue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster, SecretSource
-from dslaunch.errors import DslaunchError, NodeError, NodeFailure, UsageError
+from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch import launchers
-from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Plan, World, make_plan
-from dslaunch.launch.serialise import to_json
 from dslaunch.run.boot import Agent
-from dslaunch.run.detach import detach
 from dslaunch.run.events import Event
-from dslaunch.run.evidence import ask_all, gather
-from dslaunch.run.gate import Gate
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.outcome import Outcome
-from dslaunch.run.prepare import decide, inquiry, ship
-from dslaunch.run.reach import closing
+from dslaunch.run.opening import Opening
+from dslaunch.run.patience import Patience
 from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
-from dslaunch.run.restart import choose_again
-from dslaunch.run.resume import Attempt, settling
 from dslaunch.run.session import Inbox, Session
-from dslaunch.run.supervisor import Patience, Supervisor
-from dslaunch.run.watch import Screen, Watch
-from dslaunch.transport.base import Connection
-from dslaunch.transport.pool import connect_all
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node
+    from dslaunch.launch.plan import Plan
+    from dslaunch.run.events import Line
+    from dslaunch.run.outcome import Outcome
+    from dslaunch.transport.base import Connection
 
 ELASTIC = "elastic"
 """The launcher whose ranks may fail, and nodes leave, without the run's end."""
@@ -66,18 +61,24 @@ class Request:
     """With how few nodes; None: with as many as at first."""
 
 
-class Announcer(Screen, Protocol):
-    """A screen that is also told of the plan before anything starts."""
+class Announcer(Protocol):
+    """Where a person, or a program, sees a run from its plan to its end."""
+
+    def line(self, line: Line) -> None:
+        """A line of output."""
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
 
     def plan(self, plan: Plan, directory: Path) -> None:
-        """What was decided, and where the run is recorded."""
+        """What was decided, and where the run is recorded; nothing has started yet."""
 
 
-def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
+def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
-    A detached run is only started. Raises a DslaunchError for whatever prevents the first start;
-    then nothing was started anywhere.
+    `show` makes the screen, while the nodes are on their way. A detached run is only started.
+    Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
     if request.detached and request.restarts:
         raise UsageError(
@@ -88,7 +89,7 @@ def run_job(request: Request, screen: Announcer) -> tuple[Outcome, Path]:
     # an impossible request is refused before any node is spoken to
     launchers.get(request.job.launcher)
     with Interrupts() as interrupts:
-        whole = Whole(request, screen, interrupts, secrets)
+        whole = Whole(request, show, interrupts, secrets)
         outcome = whole.attempt(request.allocation, 0)
         # an elastic launcher starts again by itself
         for count in range(1, 1 if whole.elastic else request.restarts + 1):
@@ -102,60 +103,52 @@ class Whole:
     """One run with all its attempts."""
 
     def __init__(
-        self, request: Request, screen: Announcer, interrupts: Interrupts, secrets: dict[str, str]
+        self,
+        request: Request,
+        show: Callable[[], Announcer],
+        interrupts: Interrupts,
+        secrets: dict[str, str],
     ) -> None:
-        self.request, self.screen, self.interrupts = request, screen, interrupts
+        self.request, self.interrupts = request, interrupts
         self.secrets = secrets
         self.run = new_run_id(request.job)
         self.record: Record | None = None
         self.allocation = request.allocation
         self.elastic = request.job.launcher == ELASTIC
+        self._show = show
+
+    @cached_property
+    def screen(self) -> Announcer:
+        """Where it is shown."""
+        return self._show()
 
     def attempt(self, allocation: Allocation, count: int) -> Outcome:
         """Start the job on these nodes and stay to the end. Raises DslaunchError before that."""
-        request, self.allocation = self.request, allocation
-        self.nodes = [placement.node for placement in allocation.placements]
-        self.way = transport.get(request.cluster.transport, request.cluster)
-        job = counted(request, count)
-        with contextlib.ExitStack() as stack:
-            inbox: Inbox = Queue(INBOX_SIZE)
-            opened = self.connect(stack)
-            sessions = self.open_sessions(agent_run(self.run, count), opened, inbox, stack)
-            question = inquiry(request.cluster, allocation, job, request.cwd)
-            gate = Gate(question, job, opened) if request.preflight else None
-            if count:
-                question = replace(question, before=agent_run(self.run, count - 1))
-            facts = gather(question, sessions, self.interrupts)
-            decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-            kept = settling(
-                *(question, request.job, sessions, facts, Attempt(self.run, count)),
-                self.interrupts,
-            )
-            decided = kept.before(request.job, decided) if kept else decided
-            decided = gate.passed(decided) if gate else decided
-            world = World(allocation, decided.rendezvous, job.min_nodes)
-            launchers.get(job.launcher).check(world)
-            plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
-            record = self.recorded(plan, count)
-            record.write(numbered("plan", count), to_json(plan))
-            record.write(numbered("facts", count), facts_to_json(facts))
-            self.screen.plan(plan, record.directory)
-            ship(question.source, shipments, sessions, self.interrupts)
-            self.interrupts.check()
-            watch = Watch(self.screen, record)
-            if self.elastic:
-                watch.history.least = request.min_nodes or len(plan.nodes)
-            if request.detached:
-                return detach(sessions, inbox, watch, plan, self.secrets, request.patience)
-            supervisor = Supervisor(sessions, inbox, watch, self.interrupts, request.patience)
-            outcome = supervisor.run(plan, self.secrets)
-            if kept is not None:
-                kept.after()
-            return outcome
+        self.allocation = allocation
+        cluster = self.request.cluster
+        inbox: Inbox = Queue(INBOX_SIZE)
+        way = transport.get(cluster.transport, cluster)
+
+        def session(node: Node, connection: Connection) -> Session:
+            patience = self.request.patience
+            run = agent_run(self.run, count)
+            agent = Agent(run, node.host, patience.silence, patience.reconnect)
+            return Session(node, connection, agent, inbox, way)
+
+        nodes = [placement.node for placement in allocation.placements]
+        with contextlib.closing(way):
+            opening = Opening(way, nodes, cluster.ssh.fanout, session)
+            with contextlib.closing(opening):
+                # while the nodes are on their way: it imports as much as all before it
+                from dslaunch.run.start import start
+
+                return start(self, count, opening, inbox)
 
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Start once more with what is left of the nodes and the spares."""
         assert self.record is not None
+        from dslaunch.run.restart import choose_again
+
         try:
             allocation, words = choose_again(self, outcome, count)
             event = Event(time.time(), "restarting", text=f"{outcome.message}; {words}")
@@ -196,39 +189,6 @@ class Whole:
         self.record.write(ABOUT, json.dumps(about) + "\n")
         return self.record
 
-    def connect(self, stack: contextlib.ExitStack) -> dict[str, Connection]:
-        """Connect to every node; all is closed when `stack` is.
-
-        Raises NodeError naming every node that could not be used.
-        """
-        stack.callback(self.way.close)
-        made = connect_all(self.way, self.nodes, self.request.cluster.ssh.fanout)
-        opened = {host: c for host, c in made.items() if not isinstance(c, NodeFailure)}
-        for connection in opened.values():
-            stack.callback(connection.close)
-        self.interrupts.check()
-        failures = tuple(f for f in made.values() if isinstance(f, NodeFailure))
-        if failures:
-            raise NodeError(failures)
-        return opened
-
-    def open_sessions(
-        self, run: str, opened: Mapping[str, Connection], inbox: Inbox, stack: contextlib.ExitStack
-    ) -> list[Session]:
-        """Start every node's agent; all are closed when `stack` is. Raises NodeError."""
-        patience = self.request.patience
-        sessions = []
-        for node in self.nodes:
-            agent = Agent(run, node.host, patience.silence, patience.reconnect)
-            sessions.append(Session(node, opened[node.host], agent, inbox, self.way))
-        stack.enter_context(closing(sessions))
-        for session in sessions:
-            session.begin()
-        ask_all([session.hello for session in sessions], sessions, self.interrupts)
-        for session in sessions:
-            self.screen.event(Event(time.time(), "connected", session.host))
-        return sessions
-
 
 def agent_run(run: str, count: int) -> str:
     """The name that the agents of one attempt carry."""
@@ -244,11 +204,6 @@ def counted(request: Request, count: int) -> Job:
         restarts=request.restarts,
         min_nodes=request.min_nodes,
     )
-
-
-def numbered(name: str, count: int) -> str:
-    """The file of one attempt: `plan.json`, `plan-1.json`."""
-    return f"{name}-{count}.json" if count else f"{name}.json"
 
 
 def cluster_json(cluster: Cluster) -> str:

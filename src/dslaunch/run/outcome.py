@@ -16,6 +16,10 @@ Source = tuple[str, int | None]
 """A host and a rank; no rank: the node's launcher."""
 
 
+GOES_ON = "goes on"
+"""The outcome's message for a run that has started well and is not over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended, and why."""
@@ -38,6 +42,11 @@ class Outcome:
     """`host: pid` of processes that could not be ended."""
     stacks: Mapping[str, Any] = field(default_factory=dict)
     """What every rank was doing when the run was ended for a hang: host -> rank -> stacks."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this is a detached run that has started well and is not over."""
+        return self.message == GOES_ON
 
 
 @dataclass(slots=True)

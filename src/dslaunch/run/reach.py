@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any
@@ -14,6 +14,7 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeFailure
 from dslaunch.run.boot import Agent
+from dslaunch.run.opening import close_all
 from dslaunch.run.session import Inbox, LostError, Session
 from dslaunch.transport.pool import connect_all
 
@@ -44,7 +45,7 @@ def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> It
             node = next(node for node in nodes if node.host == host)
             agent = Agent(run or f"ask-{secrets.token_hex(4)}", host)
             reached.sessions[host] = Session(node, made, agent, reached.inbox, way)
-        stack.enter_context(closing(list(reached.sessions.values())))
+        stack.callback(close_all, list(reached.sessions.values()))
         for session in reached.sessions.values():
             session.begin(join=run is not None)
         _sort_out(reached)
@@ -78,13 +79,3 @@ def ask(reached: Reached, **questions: Any) -> dict[str, dict[str, Any]]:
             why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
             reached.failures[host] = NodeFailure(host, "timeout", why)
     return answers
-
-
-@contextlib.contextmanager
-def closing(sessions: list[Session]) -> Iterator[None]:
-    """Say goodbye to all at once: a node that is slow to leave must not hold up the others."""
-    try:
-        yield
-    finally:
-        with ThreadPoolExecutor(max_workers=32) as pool:
-            list(pool.map(Session.close, sessions))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from queue import Empty
 from typing import Any
 
@@ -14,28 +14,13 @@ from dslaunch.node.frames import Message, Output
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal
+from dslaunch.run.patience import Patience
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
 LOOK = 0.1
 PING = 5.0
 CONFIRM = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long things may take, in seconds."""
-
-    grace: float = 10.0
-    """Between asking a process to end and making it."""
-    exit_timeout: float = 300.0
-    """Between the first rank's good end and the last's."""
-    silence: float = 15.0
-    """Without a sign of a node, or of the launcher, until the connection counts as broken."""
-    reconnect: float = 20.0
-    """In which a broken connection may be made anew before the node, or the run, is given up."""
-    hang_timeout: float | None = None
-    """Without output or computation of any rank until the run is ended; None: for ever."""
 
 
 class Supervisor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.preflight.checks import load, of_tier
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.gate import OWN, Gate
+from dslaunch.transport.base import Connection
 from dslaunch.transport.local import LocalTransport
 
 NODES = (Node("n1", (0,)), Node("n2", (0,)))
@@ -22,7 +24,9 @@ DECIDED = Decided(Rendezvous("127.0.0.1", 29500), "/", ())
 def gate(tmp_path: Path, **limits: tuple[tuple[str, float], ...]) -> Gate:
     own = tuple((name.replace("_", "."), values) for name, values in limits.items())
     cluster = Cluster("c", NODES, transport="local", preflight=Preflight(limits=own))
-    opened = {node.host: LocalTransport(tmp_path).connect(node) for node in NODES}
+    opened: dict[str, Future[Connection]] = {node.host: Future() for node in NODES}
+    for node in NODES:
+        opened[node.host].set_result(LocalTransport(tmp_path).connect(node))
     allocation = Allocation.of([(node, (0,)) for node in NODES])
     inquiry = Inquiry(cluster, allocation, (str(tmp_path),), None)
     return Gate(inquiry, Job("train.py"), opened)

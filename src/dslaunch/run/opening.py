@@ -1,0 +1,90 @@
+"""The way from addresses to sessions: every node for itself, while we do something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from dslaunch.errors import NodeError, NodeFailure
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node
+    from dslaunch.run.interrupts import Interrupts
+    from dslaunch.run.session import Session
+    from dslaunch.transport.base import Connection, Transport
+
+
+class Opening:
+    """Connects to every node and starts its agent, `fanout` nodes at a time."""
+
+    def __init__(
+        self,
+        way: Transport,
+        nodes: Sequence[Node],
+        fanout: int,
+        session: Callable[[Node, Connection], Session],
+    ) -> None:
+        self.connections: dict[str, Future[Connection]] = {node.host: Future() for node in nodes}
+        """Each done as soon as that node is connected; a NodeError if it cannot be."""
+        self._way, self._session = way, session
+        workers = max(1, min(fanout, len(nodes)))
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="opening")
+        self._begun = [self._pool.submit(self._begin, node) for node in nodes]
+
+    def sessions(self, interrupts: Interrupts) -> list[Session]:
+        """Wait for all nodes' sessions, in the nodes' order.
+
+        Raises NodeError naming every node that could not be used, Interrupted.
+        """
+        interrupts.wait(self._begun, math.inf)
+        errors = [future.exception() for future in self._begun]
+        failures: tuple[NodeFailure, ...] = ()
+        for error in errors:
+            if isinstance(error, NodeError):
+                failures += error.failures
+            elif error is not None:
+                raise error
+        if failures:
+            raise NodeError(failures)
+        return [future.result() for future in self._begun]
+
+    def close(self) -> None:
+        """Say goodbye to all at once, and hang up. What is still on its way ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        close_all([future.result() for future in self._begun if _went_well(future)])
+        for connected in self.connections.values():
+            connected.cancel()
+            connected.add_done_callback(_hang_up)
+
+    def _begin(self, node: Node) -> Session:
+        connected = self.connections[node.host]
+        try:
+            connection = self._way.connect(node)
+        except NodeError as error:
+            if connected.set_running_or_notify_cancel():
+                connected.set_exception(error)
+            raise
+        if not connected.set_running_or_notify_cancel():
+            connection.close()
+            raise NodeError((NodeFailure(node.host, "lost", "given up"),))
+        connected.set_result(connection)
+        session = self._session(node, connection)
+        session.begin()
+        return session
+
+
+def close_all(sessions: Sequence[Session]) -> None:
+    """Say goodbye to all at once: a node that is slow to leave must not hold up the others."""
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        list(pool.map(lambda session: session.close(), sessions))
+
+
+def _went_well(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _hang_up(connected: Future[Connection]) -> None:
+    if _went_well(connected):
+        connected.result().close()

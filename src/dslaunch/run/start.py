@@ -1,0 +1,91 @@
+"""One attempt, while its nodes are on their way: ask, decide, ship, plan, run, record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dslaunch.launch import launchers
+from dslaunch.launch.facts import facts_to_json
+from dslaunch.launch.plan import World, make_plan
+from dslaunch.launch.serialise import to_json
+from dslaunch.run.detach import detach
+from dslaunch.run.events import Event
+from dslaunch.run.evidence import ask_all, gather
+from dslaunch.run.gate import Gate
+from dslaunch.run.prepare import decide, inquiry, ship
+from dslaunch.run.resume import Attempt, settling
+from dslaunch.run.supervisor import Supervisor
+from dslaunch.run.watch import Watch
+
+if TYPE_CHECKING:
+    from dslaunch.launch.plan import Plan
+    from dslaunch.run.launch import Whole
+    from dslaunch.run.opening import Opening
+    from dslaunch.run.outcome import Outcome
+    from dslaunch.run.record import Record
+    from dslaunch.run.session import Inbox, Session
+
+
+def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
+    """Start the job and stay to its end; a detached one is only started.
+
+    Raises a DslaunchError for whatever prevents the start.
+    """
+    from dslaunch.run.launch import agent_run, counted
+
+    request, allocation, interrupts = whole.request, whole.allocation, whole.interrupts
+    job = counted(request, count)
+    question = inquiry(request.cluster, allocation, job, request.cwd)
+    gate = Gate(question, job, opening.connections) if request.preflight else None
+    sessions = _greeted(whole, opening)
+    if count:
+        question = replace(question, before=agent_run(whole.run, count - 1))
+    facts = gather(question, sessions, interrupts)
+    decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
+    kept = settling(
+        *(question, request.job, sessions, facts, Attempt(whole.run, count)), interrupts
+    )
+    decided = kept.before(request.job, decided) if kept else decided
+    decided = gate.passed(decided) if gate else decided
+    world = World(allocation, decided.rendezvous, job.min_nodes)
+    launchers.get(job.launcher).check(world)
+    plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
+    record = whole.recorded(plan, count)
+    record.write(numbered("plan", count), to_json(plan))
+    record.write(numbered("facts", count), facts_to_json(facts))
+    whole.screen.plan(plan, record.directory)
+    ship(question.source, shipments, sessions, interrupts)
+    interrupts.check()
+    outcome = _run(whole, sessions, inbox, plan, record)
+    if kept is not None and not request.detached:
+        kept.after()
+    return outcome
+
+
+def numbered(name: str, count: int) -> str:
+    """The file of one attempt: `plan.json`, `plan-1.json`."""
+    return f"{name}-{count}.json" if count else f"{name}.json"
+
+
+def _greeted(whole: Whole, opening: Opening) -> list[Session]:
+    """The sessions whose agents have greeted. Raises NodeError, Interrupted."""
+    sessions = opening.sessions(whole.interrupts)
+    ask_all([session.hello for session in sessions], sessions, whole.interrupts)
+    for session in sessions:
+        whole.screen.event(Event(time.time(), "connected", session.host))
+    return sessions
+
+
+def _run(
+    whole: Whole, sessions: list[Session], inbox: Inbox, plan: Plan, record: Record
+) -> Outcome:
+    request = whole.request
+    watch = Watch(whole.screen, record)
+    if whole.elastic:
+        watch.history.least = request.min_nodes or len(plan.nodes)
+    if request.detached:
+        return detach(sessions, inbox, watch, plan, whole.secrets, request.patience)
+    supervisor = Supervisor(sessions, inbox, watch, whole.interrupts, request.patience)
+    return supervisor.run(plan, whole.secrets)

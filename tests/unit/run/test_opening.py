@@ -1,0 +1,111 @@
+"""Nodes on their way to a session: each for itself, and given up without waiting for the slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from dslaunch.cluster.model import Node
+from dslaunch.errors import Interrupted, NodeError, NodeFailure
+from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.opening import Opening
+from dslaunch.run.session import Session
+from dslaunch.transport.base import Channel, Connection
+
+NODES = (Node("n1", (0,)), Node("n2", (0,)), Node("n3", (0,)))
+
+
+@dataclass
+class Way:
+    """Connects at once, but for nodes that fail, and those that wait until they are let go."""
+
+    dead: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+    go: threading.Event = field(default_factory=threading.Event)
+    closed: list[str] = field(default_factory=list)
+
+    def connect(self, node: Node) -> Connection:
+        if node.host in self.slow:
+            self.go.wait(10)
+        if node.host in self.dead:
+            raise NodeError((NodeFailure(node.host, "refused", "nobody listens"),))
+        return Open(node.host, self.closed)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Open:
+    host: str
+    closed: list[str]
+
+    def start(self, line: str) -> Channel:
+        raise OSError("no programs here")
+
+    def close(self) -> None:
+        self.closed.append(self.host)
+
+
+@dataclass
+class Said:
+    """What a session was told, in the order of all sessions."""
+
+    words: list[str] = field(default_factory=list)
+
+    def session(self, node: Node, connection: Connection) -> Session:
+        said = self.words
+
+        class Fake:
+            host = node.host
+
+            def begin(self) -> None:
+                said.append(f"begin {node.host}")
+
+            def close(self) -> None:
+                said.append(f"close {node.host}")
+
+        return cast(Session, cast(Any, Fake()))
+
+
+def test_every_node_begins_as_soon_as_it_is_connected() -> None:
+    way, said = Way(slow=("n1",)), Said()
+    opening = Opening(way, NODES, 8, said.session)
+    for host in ("n2", "n3"):
+        opening.connections[host].result(10)
+    assert not opening.connections["n1"].done()
+    way.go.set()
+    assert [s.host for s in opening.sessions(Interrupts())] == ["n1", "n2", "n3"]
+    opening.close()
+    assert sorted(said.words) == [f"{w} n{i}" for w in ("begin", "close") for i in (1, 2, 3)]
+    assert sorted(way.closed) == ["n1", "n2", "n3"]
+
+
+def test_all_nodes_that_cannot_be_reached_are_named_at_once() -> None:
+    opening = Opening(Way(dead=("n1", "n3")), NODES, 2, Said().session)
+    with pytest.raises(NodeError) as refused:
+        opening.sessions(Interrupts())
+    assert [failure.host for failure in refused.value.failures] == ["n1", "n3"]
+    assert isinstance(opening.connections["n1"].exception(), NodeError)
+    opening.close()
+
+
+def test_giving_up_does_not_wait_for_a_node_that_is_still_connecting() -> None:
+    way, said = Way(slow=("n1",)), Said()
+    # one at a time: the others have not even begun
+    opening, interrupts = Opening(way, NODES, 1, said.session), Interrupts()
+    interrupts.count = 1
+    with pytest.raises(Interrupted):
+        opening.sessions(interrupts)
+    opening.close()
+    assert all(connected.cancelled() for connected in opening.connections.values())
+    way.go.set()
+    deadline = time.monotonic() + 10
+    while not way.closed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert way.closed == ["n1"]
+    assert said.words == []
