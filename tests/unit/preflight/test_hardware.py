@@ -148,7 +148,7 @@ def test_ranks_and_memory_follow_from_the_answers_alone() -> None:
     words = ("--facts", "facts.json", "--params", "400e9", "--nodes", "1")
     done = lint(*words, train_batch_size=3, zero_optimization=cpu)
     assert done.exit_code == 3
-    assert "n1 has 1007 GiB, and its part of the optimizer needs 5960 GiB" in done.stdout
+    assert "n1: 1007 GiB of CPU memory, and a node's part of the optimizer needs 5960 GiB" in done.stdout
     assert "3" in next(line for line in done.stdout.splitlines() if "train_batch_size" in line)
 
 

@@ -119,15 +119,18 @@ def memory(subject: Subject) -> Iterator[Remark]:
     if device != "cpu" or subject.parameters is None or not subject.nodes or not subject.stage:
         return
     world = sum(node.slots for node in subject.nodes)
+    short: dict[tuple[float, float], list[NodeHardware]] = {}
     for node in subject.nodes:
         need = OPTIMIZER_BYTES * subject.parameters * node.slots / world
         if node.memory is not None and need > node.memory:
-            yield subject.remark(
-                "cpu-memory", "error", f"{ZERO}.offload_optimizer.device",
-                f"{node.host} has {node.memory / 2**30:.0f} GiB, and its part of the optimizer "
-                f"needs {need / 2**30:.0f} GiB", "more nodes, or NVMe",
-                "ZeRO-Offload: 16 bytes per parameter",
-            )  # fmt: skip
+            short.setdefault((node.memory, need), []).append(node)
+    for (there, need), nodes in short.items():
+        yield subject.remark(
+            "cpu-memory", "error", f"{ZERO}.offload_optimizer.device",
+            f"{_hosts(nodes)}: {there / 2**30:.0f} GiB of CPU memory, and a node's part of the "
+            f"optimizer needs {need / 2**30:.0f} GiB", "more nodes, or NVMe",
+            "ZeRO-Offload: 16 bytes per parameter",
+        )  # fmt: skip
 
 
 def groups(subject: Subject) -> Iterator[Remark]:
