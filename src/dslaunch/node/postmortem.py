@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
+KERNEL_LOG = "/dev/kmsg"
 FULL = 1 << 20
 """Free bytes below which a file system counts as full."""
 MOST_OF_ERROR_FILE = 64 * 1024
@@ -17,13 +18,14 @@ class Postmortem:
 
     def __init__(self) -> None:
         self._killed = oom_kills()
+        self._log = KernelLog()
 
     def examine(self, pid: int, number: Optional[int], paths: List[str]) -> Dict[str, Any]:
         """What speaks for a reason: the OOM killer, and which of `paths` are full."""
         found: Dict[str, Any] = {"signal": number, "shm_free": free("/dev/shm")}
         if number == 9:
             now = oom_kills()
-            line = kernel_said(pid)
+            line = self._log.killed(pid)
             if line:
                 found["oom"] = line
             elif now is not None and self._killed is not None and now > self._killed:
@@ -57,19 +59,38 @@ def _counters(controllers: str, path: str) -> List[str]:
     return []
 
 
-def kernel_said(pid: int) -> Optional[str]:
-    """The kernel's own line about killing this process, where its log may be read."""
-    said = None
-    with contextlib.suppress(OSError):
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            while True:
-                record = os.read(fd, 8192).decode(errors="replace")
-                if f"Killed process {pid} " in record:
-                    said = record.partition(";")[2].split("\n")[0][:200]
-        finally:
-            os.close(fd)
-    return said
+class KernelLog:
+    """What the kernel says of processes that it kills, where its log may be read. What it said
+    before is left out: numbers of processes come again."""
+
+    def __init__(self) -> None:
+        self._said: Dict[int, str] = {}
+        self._fd: Optional[int] = None
+        with contextlib.suppress(OSError):
+            self._fd = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def killed(self, pid: int) -> Optional[str]:
+        """The kernel's own line about killing this process, if there is one."""
+        while True:
+            record = self._next()
+            if record is None:
+                return self._said.get(pid)
+            text = record.partition(";")[2].split("\n")[0][:200]
+            found = re.search(r"Killed process (\d+) ", text)
+            if found:
+                self._said[int(found[1])] = text
+
+    def _next(self) -> Optional[str]:
+        """One record; what was overwritten before it was read, which EPIPE tells, is left out."""
+        while self._fd is not None:
+            try:
+                return os.read(self._fd, 8192).decode(errors="replace") or None
+            except BrokenPipeError:
+                continue
+            except OSError:
+                break
+        return None
 
 
 def free(path: str) -> Optional[int]:

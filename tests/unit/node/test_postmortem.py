@@ -22,6 +22,23 @@ def test_a_count_that_went_up_proves_the_oom_killer(monkeypatch: pytest.MonkeyPa
     assert found["oom"] == "its cgroup's oom_kill count went from 0 to 2"
 
 
+def test_the_kernels_own_line_is_told_but_not_one_from_before_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "kmsg"
+    record = "4,{},{},-;Memory cgroup out of memory: Killed process {} (python3) anon-rss:1kB\n"
+    log.write_text(record.format(1, 100, 4242))
+    monkeypatch.setattr(postmortem, "KERNEL_LOG", str(log))
+    monkeypatch.setattr(postmortem, "oom_kills", lambda: None)
+    death = postmortem.Postmortem()
+    assert "oom" not in death.examine(4242, 9, [])
+    with log.open("a") as file:
+        file.write(record.format(2, 200, 4243))
+    found = death.examine(4243, 9, [])
+    assert found["oom"] == "Memory cgroup out of memory: Killed process 4243 (python3) anon-rss:1kB"
+    assert death.examine(4243, 9, []) == found  # read once, told as often as asked
+
+
 def test_another_signal_is_not_the_oom_killers(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0, 2])
     monkeypatch.setattr(postmortem, "oom_kills", lambda: next(counts))
