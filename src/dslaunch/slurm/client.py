@@ -75,7 +75,7 @@ class Client:
 
     def submit(self, script: str, environ: Mapping[str, str]) -> str:
         """Submit a script; give the job's number. Raises RefusedError."""
-        done = self.run(["sbatch", "--parsable"], script, environ)
+        done = self.run(["sbatch", "--parsable", *not_in_vain(script)], script, environ)
         number = re.match(r"(\d+)", done.out)
         if done.code or number is None:
             raise RefusedError(why_refused(done.err), done.err.strip())
@@ -101,6 +101,12 @@ class Client:
         if is_down(done.err):
             raise DownError(why_refused(done.err).words)
         return self._accounted(number)
+
+    def down(self, nodes: str) -> tuple[str, ...]:
+        """Which of the nodes, folded, SLURM takes for down."""
+        done = self.run(["scontrol", "--oneliner", "show", "node", nodes], "", self.environ)
+        found = re.findall(r"(?m)^NodeName=(\S+) .*? State=(\S+)", done.out)
+        return tuple(name for name, state in found if "DOWN" in state or "*" in state)
 
     def cancel(self, number: str, *, signal: str | None = None) -> None:
         """End a job, or signal its steps. Raises DslaunchError."""
@@ -140,6 +146,15 @@ def submit_environment(
         or (name.startswith("SBATCH_") and name.removeprefix("SBATCH_") not in said)
     }
     return kept | dict(secrets)
+
+
+def not_in_vain(script: str) -> tuple[str, ...]:
+    """Options with which a job ends whose dependency cannot come true any more, instead of waiting
+    for ever; unless the script says what is to become of it."""
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
+    depends = any("--dependency" in line for line in lines)
+    says = any("--kill-on-invalid-dep" in line for line in lines)
+    return ("--kill-on-invalid-dep=yes",) if depends and not says else ()
 
 
 def still_the_same(info: JobInfo, name: str, submitted: str) -> bool:

@@ -13,7 +13,7 @@ from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, DownError, gone
 from dslaunch.slurm.output import FarTail, Layout, Reader, RootCauses, Source, Tail, task_ends
-from dslaunch.slurm.states import JobInfo, how_ended, why_waiting
+from dslaunch.slurm.states import JobInfo, how_ended, why_cut, why_waiting
 
 LOOK = 0.5
 """Seconds between two looks at the output."""
@@ -46,6 +46,8 @@ class Following:
     since: dict[str, float] = field(default_factory=dict)
     causes: RootCauses = field(default_factory=RootCauses)
     told: dict[str, str] = field(default_factory=dict)
+    cut: dict[str, str] = field(default_factory=dict)
+    """Why SLURM ended a start of a job, by the job's number, until that is told."""
     down: str | None = None
 
     def to_the_end(
@@ -107,6 +109,8 @@ class Following:
 
     def _note(self, info: JobInfo) -> None:
         words = state_words(info)
+        if info.waiting and info.job in self.cut:
+            self.tell(f"job {info.job} {self.cut.pop(info.job)}, and goes back into the queue")
         if self.told.get(info.job) != words and info.component == 0:
             self.told[info.job] = words
             if info.array or not info.over:  # how a single job ended is said at the very end
@@ -163,6 +167,7 @@ class Following:
             number = NO_RANK if rank is None else rank
             self.watch.output(host, Output(number, 1, now, text), 0.0)
             line = text.decode(errors="replace").rstrip()
+            self.cut |= [cut] if (cut := why_cut(line)) else []
             found = task_ends(line, self.layout, now) if host == "slurm" else ()
             if rank is None and host != "slurm":
                 found = self.causes.feed(host, line)

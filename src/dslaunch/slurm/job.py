@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.launch import cluster_json, new_run_id, open_record, read_secrets
 from dslaunch.run.outcome import Outcome
@@ -19,7 +20,7 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, gone, still_the_same, submit_environment
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.output import Layout
-from dslaunch.slurm.states import JobInfo, how_ended
+from dslaunch.slurm.states import NEVER, JobInfo, how_ended
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -147,20 +148,30 @@ def follow(
     """Follow a job to its end; None when `until` says that it is enough."""
     following = following_of(client, made, watch, tell)
     ended = following.to_the_end(until=until)
-    return None if ended is None else judge(ended, watch)
+    return None if ended is None else judge(ended, watch, _lost(client, ended))
 
 
-def judge(jobs: tuple[JobInfo, ...], watch: Watch) -> Outcome:
-    """How a job ended, and the first cause as far as its output tells."""
+def _lost(client: Client, jobs: tuple[JobInfo, ...]) -> str:
+    """The node that a job lost, folded with others; empty: none, or SLURM does not say."""
+    nodes = next((info.nodes for info in jobs if info.state == "NODE_FAIL"), "")
+    try:
+        return fold(client.down(nodes)) if nodes else ""
+    except DslaunchError:
+        return ""
+
+
+def judge(jobs: tuple[JobInfo, ...], watch: Watch, lost: str = "") -> Outcome:
+    """How a job ended, and the first cause as far as its output tells; `lost`: a node of it."""
     worst = max(jobs, key=lambda info: (info.state != "COMPLETED", info.exit_code))
     words, hint = how_ended(worst)
     name = f"job {worst.array or worst.job}" + (f"_{worst.task}" if worst.array else "")
-    nodes = f" on {worst.nodes}" if worst.nodes and worst.state == "NODE_FAIL" else ""
+    nodes = f" of {worst.nodes}" if worst.nodes and worst.state == "NODE_FAIL" else ""
+    nodes += f": {lost} is down" if nodes and lost else ""
     again = f", at start {worst.restarts + 1}" if worst.restarts else ""
     message = f"{name} {words}{nodes}{again}"
     if worst.state == "COMPLETED":
         return Outcome("ok", 0, message=message)
-    if worst.state == "CANCELLED":
+    if worst.state == "CANCELLED" and worst.reason != NEVER:
         return Outcome("interrupted", 130, message=message)
     seen = watch.outcome()
     if seen.cause is None or worst.state != "FAILED":

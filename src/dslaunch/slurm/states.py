@@ -14,6 +14,15 @@ LIVING = (
     *WAITING, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
 )  # fmt: skip
 
+_CODES = {
+    "COMPLETED": 0, "TIMEOUT": 124, "DEADLINE": 124, "OUT_OF_MEMORY": 137, "NODE_FAIL": 5,
+    "BOOT_FAIL": 5, "PREEMPTED": 143,
+}  # fmt: skip
+"""124 as of timeout(1), 137 as of the kernel's KILL, 143 as of TERM, 5 as `dslaunch run` has it."""
+NEVER = "DependencyNeverSatisfied"
+"""The reason of a job that waits in vain, or was ended for that (sbatch(1),
+`--kill-on-invalid-dep`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
@@ -52,16 +61,16 @@ class JobInfo:
 
     @property
     def exit_code(self) -> int:
-        """What a shell would say: the job's own code, 128 + N for a signal, else by the state."""
-        if self.state == "COMPLETED":
-            return 0
+        """By the state where that says it all, as of a job that SLURM itself has ended: its own
+        code is then the signal's, TERM, or 125 for memory. Else the job's code, 128 + N for a
+        signal."""
+        if self.state in _CODES:
+            return _CODES[self.state]
         if self.code:
             return self.code
         if self.signal:
             return 128 + self.signal
-        return {"CANCELLED": 130, "TIMEOUT": 124, "OUT_OF_MEMORY": 137, "NODE_FAIL": 5}.get(
-            self.state, 1
-        )
+        return 130 if self.state == "CANCELLED" and self.reason != NEVER else 1
 
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=(.*?)(?=\s[A-Za-z][\w/:]*=|\s*$)")
@@ -134,7 +143,7 @@ _REASONS: Mapping[str, str] = {
     "Resources": "the nodes it needs are busy; it is next",
     "Priority": "other jobs come first",
     "Dependency": "it waits for the jobs that it depends on",
-    "DependencyNeverSatisfied": "the job that it depends on ended otherwise; it will never start",
+    NEVER: "the job that it depends on ended otherwise; it will never start",
     "BeginTime": "its time to begin has not come, or it was requeued a moment ago",
     "JobHeldUser": "it is held: `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it",
@@ -201,6 +210,8 @@ _ENDS: Mapping[str, tuple[str, str | None]] = {
 
 def how_ended(info: JobInfo) -> tuple[str, str | None]:
     """An ending in words, and what to do about it."""
+    if info.reason == NEVER:
+        return f"never started: the job that it depends on ended otherwise ({NEVER})", None
     words, hint = _ENDS.get(info.state, (f"ended as {info.state}", None))
     if info.state == "CANCELLED" and info.reason.startswith("by "):
         words = f"was cancelled {info.reason}"
@@ -209,6 +220,18 @@ def how_ended(info: JobInfo) -> tuple[str, str | None]:
     if info.reason.startswith("NonZeroExitCode") or not info.reason or info.state != "FAILED":
         return words, hint
     return f"{words} ({info.reason})", hint
+
+
+_CUT = re.compile(r"\*\*\* JOB (\d+) ON \S+ CANCELLED AT \S+ DUE TO ([A-Z ]+)")
+_CAUSES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
+
+
+def why_cut(line: str) -> tuple[str, str] | None:
+    """A job and why SLURM ended it, by what the node's daemon writes into the job's output (SLURM
+    22.05, slurmstepd). SLURM says it nowhere else of a job that it puts back into the queue."""
+    found = _CUT.search(line)
+    state = next((s for words, s in _CAUSES.items() if found and words in found[2]), None)
+    return (found[1], _ENDS[state][0]) if found and state else None
 
 
 # ---------------------------------------------------------------- why it was refused

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.errors import ToolMissingError, UsageError
+from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
     Given,
     bare_cluster,
+    file_of,
     from_partition,
     from_sinfo,
     given,
@@ -19,10 +20,11 @@ from dslaunch.slurm.allocation import (
     gpus_of,
     in_allocation,
     partition_file,
+    seen_by_steps,
     usable,
 )
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import allocated, partition
+from dslaunch.slurm.inquiry import allocated, by_steps, partition
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 ONE_LINE = (
@@ -157,6 +159,52 @@ def test_without_scontrol_sinfo_is_asked_and_the_gpus_are_counted() -> None:
     assert allocated(client, None).nodes[1].slots == (0, 1)
     client = answering({}, sinfo=Done(0, "a1|gpu:8|idle\n", ""))
     assert partition(client, "gpu").nodes == (("a1", 8),)
+
+
+def test_a_step_says_which_gpus_it_sees() -> None:
+    assert seen_by_steps("a1=2,3\na2=0\na3=\na4=NoDevFiles\na5=MIG-1,MIG-2\n") == {
+        "a1": (2, 3), "a2": (0,), "a5": (0, 1),
+    }  # fmt: skip
+
+
+def test_one_step_per_component_asks_all_its_nodes() -> None:
+    environ = {
+        "SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-2]",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n3",
+    }  # fmt: skip
+    asked = []
+
+    def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        asked.append([word for word in argv if word.startswith(("--het", "--node", "--ntasks="))])
+        return Done(0, "n1=2,3\nn2=2,3\n" if len(asked) == 1 else "n3=\n", "")
+
+    cluster = parse_cluster("nodes: [{host: 'n[1-3]', slots: 2}]", "c.yaml")
+    found = by_steps(Client(environ, run), cluster)
+    assert [node.slots for node in found.nodes] == [(2, 3), (2, 3), (0, 1)]
+    assert found.transport == "srun"
+    assert asked == [
+        ["--het-group=0", "--nodelist=n1,n2", "--nodes=2", "--ntasks=2"],
+        ["--het-group=1", "--nodelist=n3", "--nodes=1", "--ntasks=1"],
+    ]
+
+
+def test_where_no_step_can_start_sruns_reason_is_told() -> None:
+    client = answering(NODES | {"SLURM_JOB_ID": "7"}, srun=Done(1, "", "srun: error: no\n"))
+    with pytest.raises(DslaunchError, match="no step can be started in job 7: srun: error: no"):
+        by_steps(client, parse_cluster("nodes: [{host: n1, slots: 2}]", "c.yaml"))
+
+
+def test_a_file_with_the_allocations_nodes_can_be_read_later() -> None:
+    text = (
+        "name: site\npython: /p\nenv: {A: 'on'}\nslurm: {time: 1:00:00}\n"
+        "nodes: [{host: 'n[1-9]', slots: 8, labels: {rack: r1}}]\n"
+    )
+    given = (Given("n2", (2, 3)), Given("x7", None))
+    cluster = in_allocation(parse_cluster(text, "c.yaml"), given)
+    again = parse_cluster(file_of(cluster, text), "again.yaml")
+    assert again == cluster
+    bare = bare_cluster((Given("n1", (0, 1)),))
+    assert parse_cluster(file_of(bare, ""), "again.yaml") == bare
 
 
 def test_a_partition_that_sinfo_does_not_know_is_told() -> None:

@@ -96,6 +96,23 @@ def test_the_job_inherits_nothing_of_the_allocation_that_it_is_submitted_from() 
     }  # fmt: skip
 
 
+def test_a_dependency_that_cannot_come_true_ends_the_job_unless_the_script_says_otherwise() -> None:
+    script = "#!/bin/bash\n#SBATCH --dependency=afterok:7\n"
+    for text, more in (
+        (script, ["--kill-on-invalid-dep=yes"]),
+        (f"{script}#SBATCH --kill-on-invalid-dep=no\n", []),
+        ("#!/bin/bash\n", []),
+    ):
+        answers = Answers(sbatch=Done(0, "12\n", ""))
+        Client({}, answers).submit(text, {})
+        assert answers.calls == [(["sbatch", "--parsable", *more], text)]
+
+
+def test_nodes_that_are_down_are_known() -> None:
+    said = "NodeName=a1 Arch=x State=IDLE+DRAIN X=1\nNodeName=a2 Arch=x State=DOWN* Y=2\n"
+    assert client(scontrol=Done(0, said, "")).down("a[1-2]") == ("a2",)
+
+
 def test_a_later_job_of_the_same_number_is_another() -> None:
     info = JobInfo("12", "RUNNING", name="train", submitted="2026-11-21T08:00:00")
     assert still_the_same(info, "train", "2026-11-21T08:00:00")

@@ -14,7 +14,7 @@ from dslaunch.slurm.client import Client, DownError
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.job import judge
 from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
-from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.states import JobInfo, parse_job
 
 TWO_BY_TWO = Layout(((2, 2),), direct=False)
 HOSTS = ("a", "b")
@@ -185,6 +185,49 @@ def test_every_ending_has_words(state: str, words: str, status: str) -> None:
     outcome = judge((JobInfo("12", state),), Watch(Seen()))
     assert words in outcome.message
     assert outcome.status == status
+
+
+OUT_OF_MEMORY = (
+    "JobId=12 JobName=train JobState=OUT_OF_MEMORY Reason=OutOfMemory Requeue=0 Restarts=0 "
+    "ExitCode=0:125 NodeList=node1 BatchHost=node1"
+)
+"""As SLURM 22.05 tells it where cgroups hold a job to its memory (slurmctld/job_mgr.c, SIG_OOM is
+125): only there is such a state, and the tests' machines have no cgroup of their own."""
+NEVER = (
+    "JobId=12 JobName=train JobState=CANCELLED Reason=DependencyNeverSatisfied "
+    "Dependency=afterok:1(failed) Requeue=0 Restarts=0 ExitCode=0:0 NodeList= NumNodes=2"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (OUT_OF_MEMORY, 137, "job 12 was killed for its memory"),
+        (NEVER, 1, "job 12 never started: the job that it depends on ended otherwise "
+         "(DependencyNeverSatisfied)"),
+    ],
+)  # fmt: skip
+def test_an_ending_that_slurm_tells_has_its_exit_code(said: str, code: int, message: str) -> None:
+    outcome = judge((parse_job(said),), Watch(Seen()))
+    assert (outcome.status, outcome.exit_code) == ("failed", code)
+    assert outcome.message == message
+
+
+def test_a_lost_node_is_named() -> None:
+    outcome = judge((JobInfo("12", "NODE_FAIL", nodes="a[1-2]"),), Watch(Seen()), "a2")
+    assert outcome.message == "job 12 lost a node of a[1-2]: a2 is down"
+
+
+def test_a_job_that_made_room_and_waits_again_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "train-12.out"
+    out.write_text("slurmstepd-a: error: *** JOB 12 ON a CANCELLED AT x DUE TO PREEMPTION ***\n")
+    running = JobInfo("12", "RUNNING", nodes="a", output=str(out))
+    again = JobInfo("12", "PENDING", "BeginTime", restarts=1, output=str(out))
+    ended = JobInfo("12", "COMPLETED", code=0, restarts=1, nodes="a", output=str(out))
+    job, _, told = following(Scripted([running], [again], [ended]))
+    clock = seconds()
+    job.to_the_end(until=lambda: False, clock=lambda: next(clock))
+    assert told[1] == "job 12 had to make room for another job, and goes back into the queue"
 
 
 def test_of_an_array_the_worst_task_counts() -> None:

@@ -10,6 +10,7 @@ from dslaunch.slurm.states import (
     is_down,
     parse_accounting,
     parse_job,
+    why_cut,
     why_refused,
     why_waiting,
 )
@@ -67,13 +68,22 @@ def test_accounting_that_is_something_else_is_nothing() -> None:
     [
         ("COMPLETED", 0, 0, 0), ("FAILED", 3, 0, 3), ("FAILED", 0, 9, 137), ("TIMEOUT", 0, 0, 124),
         ("CANCELLED", 0, 0, 130), ("NODE_FAIL", None, None, 5), ("OUT_OF_MEMORY", 0, 0, 137),
-        ("PREEMPTED", 0, 0, 1), ("GONE", None, None, 1),
+        ("PREEMPTED", 0, 15, 143), ("GONE", None, None, 1), ("TIMEOUT", 0, 15, 124),
+        ("NODE_FAIL", 0, 15, 5), ("OUT_OF_MEMORY", 0, 125, 137), ("CANCELLED", 0, 15, 143),
     ],
 )  # fmt: skip
 def test_the_exit_code_is_what_a_shell_would_say(
     state: str, code: int | None, signal: int | None, expected: int
 ) -> None:
     assert JobInfo("1", state, code=code, signal=signal).exit_code == expected
+
+
+def test_what_a_nodes_daemon_writes_tells_why_a_start_ended() -> None:
+    line = "slurmstepd-node1: error: *** JOB 2 ON node1 CANCELLED AT 2026-11-21T11:52:12 DUE TO %s"
+    assert why_cut(line % "PREEMPTION ***") == ("2", "had to make room for another job")
+    assert why_cut(line % "TIME LIMIT ***") == ("2", "reached its time limit")
+    assert why_cut(line % "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***") == ("2", "lost a node")
+    assert why_cut("*** JOB 2 ON node1 CANCELLED AT 2026-11-21T11:52:12 ***") is None
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,14 @@ from dslaunch.slurm.script import Line, Script
 NEARLY = re.compile(
     r"^[ \t]*(#[ \t]+SBATCH|#SBATCH(?=-)|#SBTACH|#SBACTH|#sbatch|#Sbatch)(?=[ \t]*-)", re.M
 )
+COUNTS = {
+    "nodes": re.compile(r"\d+[kKmM]?([-,:]\d+[kKmM]?)*"),
+    "ntasks": re.compile(r"\d+[kKmM]?"),
+    "ntasks-per-node": re.compile(r"\d+"),
+    "cpus-per-task": re.compile(r"\d+"),
+    "time": re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE|-1", re.IGNORECASE),
+}
+"""What sbatch takes for numbers (sbatch(1)); other options have more forms than can be told."""
 VARIABLE = re.compile(r"\$\{?\w+")
 ITEM = re.compile(r"[A-Za-z_]\w*(=.*)?", re.DOTALL)
 
@@ -153,6 +161,25 @@ def _unexpanded(script: Script, line: Line) -> Iterator[Remark]:
             )
 
 
+def no_numbers(reading: Reading) -> Iterator[Remark]:
+    """Words where sbatch wants a number."""
+    script = reading.script
+    for option in (option for line in script.lines for option in line.options):
+        form = COUNTS.get(option.name)
+        if form is None or not option.value or VARIABLE.search(option.text):
+            continue
+        if not form.fullmatch(option.text) and not option.text.startswith("="):
+            yield script.remark(
+                "not-a-number",
+                "error",
+                option.value.place,
+                f"{option.text!r} is no {'time' if option.name == 'time' else 'number'}, so that"
+                " sbatch refuses the script",
+                fix="write D-HH:MM:SS or minutes" if option.name == "time" else "write a number",
+                source=sources.SBATCH,
+            )
+
+
 def missing_directories(reading: Reading) -> Iterator[Remark]:
     """Output files whose directory SLURM does not make: the job fails, and nothing tells why."""
     script = reading.script
@@ -249,6 +276,7 @@ RULES = (
     refused_files,
     ignored_directives,
     misread_directives,
+    no_numbers,
     missing_directories,
     exports,
     gpus_per_task,
