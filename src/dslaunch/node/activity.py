@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Iterable, Optional
+from typing import Collection, Optional
 
 from dslaunch.node import processes
 
@@ -24,11 +24,11 @@ class Activity:
         """A rank printed."""
         self._last = time.monotonic()
 
-    def idle(self, pids: Iterable[int]) -> float:
+    def idle(self, pids: Collection[int]) -> float:
         """Seconds since a rank, or a child of one, printed or used the CPU. Ask now and then."""
         now = time.monotonic()
-        tree = {child for pid in pids for child in (pid, *processes.descendants(pid))}
-        seconds = sum(_cpu_seconds(pid) for pid in tree)
+        tree = {*pids, *processes.descendants(*pids)}
+        seconds = sum(map(_cpu_seconds, tree))
         before, elapsed = self._seconds, now - self._sampled
         self._seconds, self._sampled = seconds, now
         if before is None or abs(seconds - before) > BUSY * elapsed:

@@ -40,24 +40,71 @@ def stat(pid: int) -> Optional[List[str]]:
         return None
 
 
-def descendants(root: int) -> Set[int]:
-    """All living descendants of a process, zombies left out."""
-    children: Dict[int, List[int]] = {}
-    dead = set()
-    for pid in pids():
-        fields = stat(pid)
-        if fields is None:
-            continue
-        children.setdefault(int(fields[1]), []).append(pid)
-        if fields[0] in "ZX":
-            dead.add(pid)
+def descendants(*roots: int) -> Set[int]:
+    """All living descendants of some processes, zombies left out."""
+    return Descendants(*roots).find()
+
+
+class Descendants:
+    """The descendants of some processes, found again and again.
+
+    Each other process is looked at once: a full look costs tens of milliseconds on a busy node.
+    (A PID that is given anew between two looks would be missed; the kernel gives all others first.)
+    """
+
+    def __init__(self, *roots: int) -> None:
+        self.roots = roots
+        self._others: Set[int] = set()
+
+    def find(self) -> Set[int]:
+        """Those that live now, zombies left out."""
+        there = set(pids())
+        self._others &= there
+        children: Dict[int, List[int]] = {}
+        dead, seen = set(), set()
+        for pid in there - self._others:
+            fields = stat(pid)
+            if fields is None:
+                continue
+            seen.add(pid)
+            children.setdefault(int(fields[1]), []).append(pid)
+            if fields[0] in "ZX":
+                dead.add(pid)
+        found = _reachable(self.roots, children)
+        self._others |= seen.difference(found, self.roots)
+        return found - dead
+
+
+def _reachable(roots: Iterable[int], children: Dict[int, List[int]]) -> Set[int]:
     found: Set[int] = set()
-    queue = [root]
+    queue = list(roots)
     while queue:
         for child in children.get(queue.pop(), ()):
             found.add(child)
             queue.append(child)
-    return found - dead
+    return found
+
+
+def has_socket(pid: int) -> bool:
+    """Whether a process or a descendant has a socket open; True where that cannot be read."""
+    return _opened_socket(pid) or any(map(_opened_socket, descendants(pid)))
+
+
+def _opened_socket(pid: int) -> bool:
+    directory = f"/proc/{pid}/fd"
+    try:
+        return any(_is_socket(f"{directory}/{fd}") for fd in os.listdir(directory))
+    except FileNotFoundError:  # it has ended
+        return False
+    except OSError:  # it runs as somebody else, or may not be looked into
+        return True
+
+
+def _is_socket(fd: str) -> bool:
+    try:
+        return os.readlink(fd).startswith("socket:")
+    except OSError:  # closed meanwhile
+        return False
 
 
 def environment(pid: int) -> Dict[bytes, bytes]:
@@ -111,15 +158,15 @@ def ending(status: int) -> Tuple[Optional[int], Optional[int]]:
     return os.WEXITSTATUS(status), None
 
 
-def ranks_below(root: int) -> Dict[int, int]:
-    """The rank processes that a launcher at `root` started: local rank -> process.
+def ranks_among(pids: Set[int]) -> Dict[int, int]:
+    """The rank processes among those that a launcher started: local rank -> process.
 
     Not global rank, which an elastic launcher gives anew each time. A rank is the topmost process
     of its branch with a `RANK` in its environment; what it starts itself, such as data loader
     workers, inherits the variable and is not meant.
     """
     found: Dict[int, int] = {}
-    for pid in sorted(descendants(root)):
+    for pid in sorted(pids):
         own = environment(pid)
         rank, local = own.get(b"RANK", b""), own.get(b"LOCAL_RANK", b"")
         parent = int((stat(pid) or ["", "0"])[1])

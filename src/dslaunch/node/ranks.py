@@ -44,6 +44,7 @@ class Ranks:
         self.ended: Dict[int, bool] = {}
         self.joined = False
         self.searched = self.asked_joined = 0.0
+        self.below: Optional[processes.Descendants] = None
         patterns = message["rank_files"]
         self.tail: Optional[Tail] = None
         if patterns:
@@ -128,10 +129,10 @@ class Ranks:
             if data:
                 self.agent.output(rank, stream, data)
 
-    def read_files(self) -> None:
+    def read_files(self, *, search: bool = True) -> None:
         """Send on what is new in the launcher's files."""
         if self.tail:
-            for rank, stream, data in self.tail.read():
+            for rank, stream, data in self.tail.read(search=search):
                 self.output(rank, stream, data)
 
     def pause(self) -> None:
@@ -173,7 +174,7 @@ class Ranks:
         """Collect what ended, find what the launcher started, send what is new in its files."""
         self.reap()
         if self.tail and not self.paused:
-            self.read_files()
+            self.read_files(search=False)
         now = time.monotonic()
         if self.tail and now - self.searched > SEARCH_INTERVAL:
             self.searched = now
@@ -182,9 +183,19 @@ class Ranks:
             self.look_at(rank)
         if not self.joined and now - self.asked_joined > JOIN_INTERVAL:
             self.asked_joined = now
-            self.joined = network.established(self.port) >= len(self.expected)
+            self.joined = self.have_met()
             if self.joined:
                 self.say("joined", frames.NO_RANK)
+
+    def have_met(self) -> bool:
+        """Whether there is a connection to the rendezvous for every rank.
+
+        Not looked for while a rank has no socket at all, as while it imports torch.
+        """
+        ranks = self.pids().values()
+        if len(ranks) < len(self.expected) or not all(map(processes.has_socket, ranks)):
+            return False
+        return network.established(self.port) >= len(self.expected)
 
     def reap(self) -> None:
         """Collect children and adopted orphans that ended."""
@@ -205,7 +216,10 @@ class Ranks:
         complete = len(self.found) == len(self.expected) and not self.ended
         if complete or not self.children:
             return
-        for local_rank, pid in processes.ranks_below(next(iter(self.children))).items():
+        launcher = next(iter(self.children))
+        if self.below is None or self.below.roots != (launcher,):
+            self.below = processes.Descendants(launcher)
+        for local_rank, pid in processes.ranks_among(self.below.find()).items():
             rank = self.expected[0] + local_rank
             if rank in self.expected and (rank not in self.found or self.replaced(rank, pid)):
                 self.found[rank] = pid

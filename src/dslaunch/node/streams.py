@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from dslaunch.node.postmortem import read_error_file
 
 STDOUT, STDERR = 1, 2
 PIECE = 64 * 1024
+SEARCH_INTERVAL = 0.5
+"""Seconds between two searches for files of ranks that a launcher has started again."""
 
 
 class Pipe:
@@ -59,16 +62,26 @@ class Tail:
                 name = pattern.format(rank=rank, local_rank=local_rank)
                 self.errors[rank] = os.path.join(glob.escape(directory), name)
         self.offsets: Dict[str, int] = {}
+        self.paths: Dict[str, List[str]] = {}
+        self.searched = 0.0
 
     def error_file(self, rank: int) -> Optional[str]:
         """The text of the rank's error file, if its launcher and script made one."""
         paths = sorted(glob.glob(self.errors[rank])) if rank in self.errors else []
         return read_error_file(paths[-1]) if paths else None
 
-    def read(self) -> Iterator[Tuple[int, int, bytes]]:
-        """What was written since the last call: rank, stream, data."""
+    def read(self, *, search: bool = True) -> Iterator[Tuple[int, int, bytes]]:
+        """What was written since the last call: rank, stream, data.
+
+        Without `search` new files are found a moment later, once each rank has one: to look for
+        names costs far more than to read.
+        """
+        missing = not all(self.paths.get(pattern) for _, _, pattern in self.wanted)
+        if search or missing or time.monotonic() - self.searched > SEARCH_INTERVAL:
+            self.searched = time.monotonic()
+            self.paths = {pattern: sorted(glob.glob(pattern)) for _, _, pattern in self.wanted}
         for rank, stream, pattern in self.wanted:
-            for path in sorted(glob.glob(pattern)):
+            for path in self.paths[pattern]:
                 for data in self._new(path):
                     yield rank, stream, data
 
