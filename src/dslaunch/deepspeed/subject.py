@@ -158,3 +158,45 @@ class Subject:
 
         span = self.document.span(path)
         return (Edit(span.start, span.end, json.dumps(value)),)
+
+    def lift(self, path: Path) -> tuple[Edit, ...]:
+        """The edit that moves a key out of its section to the top level, behind that section.
+
+        None where the name is there already, or where it is not certain what belongs to the key,
+        as with a comment beside it.
+        """
+        import json
+
+        text, section = self.document.text, self.document.span(path[:-1])
+        cut = self._cut(path)
+        if cut is None or len(path) != 2 or path[1:] in self.document.spans:
+            return ()
+        line = _line_start(text, section.key)
+        new = f",\n{line}{json.dumps(path[-1])}: {self._shifted(path, line)}"
+        return (Edit(cut[0], section.end, text[cut[1] : section.end] + new),)
+
+    def _cut(self, path: Path) -> tuple[int, int] | None:
+        """What to take out with a key, its comma included; None: that is not certain."""
+        text, span = self.document.text, self.document.span(path)
+        beside = [s for p, s in self.document.spans.items() if p[:-1] == path[:-1] and p != path]
+        before = max((s.end for s in beside if s.end <= span.key), default=None)
+        after = min((s.key for s in beside if s.key >= span.end), default=None)
+        if before is not None:
+            return (before, span.end) if text[before : span.key].strip() == "," else None
+        if after is not None:
+            return (span.key, after) if text[span.end : after].strip() == "," else None
+        return (span.key, span.end) if text[span.end :].lstrip().startswith("}") else None
+
+    def _shifted(self, path: Path, line: str) -> str:
+        """A value as it is written, its lines moved to another depth."""
+        import textwrap
+
+        text, span = self.document.text, self.document.span(path)
+        whole = textwrap.dedent(_line_start(text, span.key) + text[span.start : span.end])
+        return textwrap.indent(whole, line).strip()
+
+
+def _line_start(text: str, offset: int) -> str:
+    """The white space before what begins a line; nothing where something else begins it."""
+    line = text[text.rfind("\n", 0, offset) + 1 : offset]
+    return "" if line.strip() else line

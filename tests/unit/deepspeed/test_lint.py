@@ -437,3 +437,41 @@ def test_mending_keeps_comments_and_order() -> None:
         '    "offload_optimizer": {"device": "cpu"}, /* old */\n    "stage": 2\n  },\n'
         '  "bf16": {"enabled": true},\n  "gradient_clipping": 1.0\n}\n'
     )
+
+
+AIO = '"aio": {\n      "block_size": 262144,\n      "thread_count": 1\n    }'
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        f'"stage": 3,\n    {AIO},\n    "overlap_comm": true',
+        f'{AIO},\n    "stage": 3,\n    "overlap_comm": true',
+        f'"stage": 3, "overlap_comm": true, {AIO}',
+        AIO,
+    ],
+)
+def test_a_section_at_the_wrong_place_is_moved_to_the_top(section: str) -> None:
+    config = f'{{\n  "zero_optimization": {{\n    {section}\n  }},\n  "train_batch_size": 8\n}}\n'
+    new = mended(config, remarks(config))
+    before, after = text.parse(config, "c").data, json.loads(new)
+    aio = before["zero_optimization"].pop("aio")
+    assert after == {**before, "aio": aio}
+    assert list(after) == ["zero_optimization", "aio", "train_batch_size"]
+    assert '  "aio": {\n' in new
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        f'"stage": 3, // mine\n    {AIO}',
+        f'{AIO}, /* mine */ "stage": 3',
+        f'"stage": 3\n    {AIO}',
+        f"{AIO},",
+    ],
+)
+def test_what_may_belong_to_something_else_is_not_moved(section: str) -> None:
+    config = f'{{"zero_optimization": {{\n    {section}\n  }}, "train_batch_size": 8}}'
+    assert "aio" in text.parse(mended(config, remarks(config)), "c").data["zero_optimization"]
+    both = f'{{"zero_optimization": {{{AIO}}}, "aio": {{}}, "train_batch_size": 8}}'
+    assert mended(both, remarks(both)) == both

@@ -114,7 +114,9 @@ def _meant(subject: Subject, path: Path) -> tuple[str | None, tuple[Edit, ...]]:
     places = [k.path for k in subject.table.keys.values() if k.name == name and k.type != "removed"]
     if len(places) == 1:
         above = places[0].rpartition(".")[0]
-        return (f"it belongs in {above}" if above else "it belongs at the top level"), ()
+        if not above:
+            return "it belongs at the top level", subject.lift(path)
+        return f"it belongs in {above}", ()
     return None, ()
 
 
