@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tarfile
 import tempfile
 from typing import IO, Any, List, Optional, Tuple
 
@@ -125,6 +124,8 @@ def unpack(archive: IO[bytes], root: str) -> int:
 
     Each file appears whole: a process that starts meanwhile reads the old or the new one.
     """
+    import tarfile
+
     count = 0
     with tarfile.open(fileobj=archive) as members:
         for member in members:

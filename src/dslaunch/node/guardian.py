@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import time
-import traceback
 from typing import Any, Dict
 
 from dslaunch.node import bridge, files, keeping, processes
@@ -58,6 +57,8 @@ def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.sock
     try:
         served.serve(first)
     except Exception:
+        import traceback
+
         served.crashed(traceback.format_exc())
         raise
     os._exit(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import os
 import shutil
 from typing import Any, Dict, Iterator, List, Optional
@@ -80,6 +79,8 @@ def sha256(argument: Answer) -> str:
 
 def digest(path: str) -> str:
     """SHA-256 of a file."""
+    import hashlib
+
     made = hashlib.sha256()
     with open(path, "rb") as file:
         while True:
