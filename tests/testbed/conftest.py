@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
-from tests.testbed.scheduler import settle
+from tests.testbed.scheduler import EXAMPLES, Site, parameters, settle
 from tests.testbed.vcluster import VirtualCluster, missing
 
+WITNESS = """\
+import json, os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "VALUE", "TOKEN")
+print(json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))
+"""
+RESUMES = """\
+import os, signal, sys, time
+done = "saved-" + os.environ["RANK"]
+if os.path.exists(done):
+    print("resumed", os.environ["RANK"], flush=True)
+    sys.exit(0)
+got = []
+signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+print("training", os.environ["RANK"], flush=True)
+while not got:
+    time.sleep(0.05)
+open(done, "w").close()
+sys.exit(1)
+"""
+SLEEPS = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep(1000)\n"
 SLURM_GPUS = ("node[12]=gpu:a100:4", "node[34]=gpu:h100:4")
 CLUSTERS = {"session_cluster4", "cluster4", "virtual_cluster", "slurm_cluster"}
 
@@ -96,3 +121,29 @@ def slurm_cluster(session_slurm_cluster: VirtualCluster) -> Iterator[VirtualClus
     yield session_slurm_cluster
     settle(session_slurm_cluster)
     assert session_slurm_cluster.leftovers() == {}
+
+
+@pytest.fixture
+def site(slurm_cluster: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A directory that all nodes share, with a cluster file and some scripts."""
+    name = re.sub(r"\W+", "-", request.node.name)[:50]
+    made = Site(slurm_cluster, f"{name}-{token_hex(2)}")
+    made.here.mkdir(mode=0o777)
+    made.describe()
+    made.write("witness.py", WITNESS)
+    made.write("resumes.py", RESUMES)
+    made.write("sleeps.py", SLEEPS)
+    yield made
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """What one process gets that trains on the same data."""
+    env = {
+        **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }  # fmt: skip
+    command = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
+    path = tmp_path_factory.mktemp("alone")
+    done = subprocess.run(command, env=env, cwd=path, text=True, capture_output=True, check=True)
+    return parameters(done.stdout)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
+from tests.testbed.vcluster.api import Running, Text
 from tests.testbed.vcluster.slurm import await_idle
+
+PROGRAM = [sys.executable, "-m", "dslaunch"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 SHARED = "/shared"
 """Where jobs are submitted, so that their output is where every node and this machine see it."""
@@ -56,6 +62,86 @@ def until(true: Callable[[], bool], within: float, told: Callable[[], str] = str
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within:.0f} s: {told()}")
         time.sleep(0.05)
+
+
+@dataclass
+class Site:
+    """A directory that all nodes share, from which dslaunch is called."""
+
+    cluster: VirtualCluster
+    name: str
+
+    @property
+    def path(self) -> str:
+        """As the nodes see it."""
+        return f"/shared/{self.name}"
+
+    @property
+    def here(self) -> Path:
+        """As this machine sees it."""
+        return self.cluster.shared / self.name
+
+    def describe(self, nodes: str = "{host: 'node[1-4]', slots: 1}", **slurm: str) -> None:
+        """Write its cluster file."""
+        wanted = {"exclusive": "false", "time": "10", "cpus_per_task": "1"} | slurm
+        lines = [f"nodes: [{nodes}]", f"python: {sys.executable}", "launcher: direct"]
+        lines += ["network: {interface: eth0}", f"storage: {{workdir: {self.path}}}", "slurm:"]
+        lines += [f"  {name}: {value}" for name, value in wanted.items()]
+        (self.here / "c.yaml").write_text("\n".join(lines) + "\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Put a script into it."""
+        (self.here / name).write_text(text)
+
+    def env(self) -> dict[str, str]:
+        """What dslaunch is told."""
+        return {"DSLAUNCH_STATE": f"{self.path}/state", "LC_ALL": "C.UTF-8"}
+
+    def run(self, *words: str, timeout: float = 120, **env: str) -> Text:
+        """`dslaunch` with these words, waited for."""
+        return self.cluster.run(
+            CONTROL, [*PROGRAM, *words], cwd=self.path, env=self.env() | env, timeout=timeout
+        )
+
+    def start(self, *words: str) -> Running:
+        """`dslaunch` with these words, not waited for; `said` is its standard error."""
+        shell = ["sh", "-c", 'exec "$@" 2>said', "sh", *PROGRAM, *words]
+        return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env())
+
+    @property
+    def said(self) -> str:
+        """What a started one has told so far."""
+        file = self.here / "said"
+        return file.read_text() if file.exists() else ""
+
+    def number(self) -> str:
+        """The number of the only job that has written something."""
+        (out,) = self.here.glob("*.out")
+        return re.findall(r"\d+", out.name)[0]
+
+    def detached(self, *words: str) -> str:
+        """Submit and leave; give the job's number."""
+        done = self.run("slurm", "--detach", "c.yaml", *words)
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"job (\d+) is submitted", done.stderr)[0]
+
+    def output(self, number: str) -> str:
+        """What a job has written so far."""
+        files = sorted(self.here.glob(f"*-{number}*.out"))
+        return "".join(file.read_text() for file in files)
+
+    def says(self, number: str, *texts: str, within: float = 40) -> None:
+        """Wait until its output has all of these."""
+        until(
+            lambda: all(text in self.output(number) for text in texts),
+            within,
+            lambda: self.output(number),
+        )
+
+
+def parameters(text: str) -> float:
+    """What a training says of its parameters at the end."""
+    return float(re.findall(r"sum of parameters (-?[0-9.]+)", text)[0])
 
 
 def submit(cluster: VirtualCluster, script: str, *options: str, user: str | None = None) -> Job:

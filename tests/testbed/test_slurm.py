@@ -5,128 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from signal import SIGINT, SIGKILL
 
 import pytest
 
-from tests.testbed.scheduler import until
+from tests.testbed.scheduler import Site, parameters, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
-from tests.testbed.vcluster.api import Running, Text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PROGRAM = [sys.executable, "-m", "dslaunch"]
-WITNESS = """\
-import json, os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "VALUE", "TOKEN")
-print(json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))
-"""
-RESUMES = """\
-import os, signal, sys, time
-done = "saved-" + os.environ["RANK"]
-if os.path.exists(done):
-    print("resumed", os.environ["RANK"], flush=True)
-    sys.exit(0)
-got = []
-signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
-print("training", os.environ["RANK"], flush=True)
-while not got:
-    time.sleep(0.05)
-open(done, "w").close()
-sys.exit(1)
-"""
-SLEEPS = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep(1000)\n"
 NASTY = ["a,b", "it's", "$HOME", 'say "x"', "two\nlines", "`id`", "\\", "#", "*", "", "$(id)", "é"]
-
-
-@dataclass
-class Site:
-    """A directory that all nodes share, from which dslaunch is called."""
-
-    cluster: VirtualCluster
-    name: str
-
-    @property
-    def path(self) -> str:
-        """As the nodes see it."""
-        return f"/shared/{self.name}"
-
-    @property
-    def here(self) -> Path:
-        """As this machine sees it."""
-        return self.cluster.shared / self.name
-
-    def describe(self, nodes: str = "{host: 'node[1-4]', slots: 1}", **slurm: str) -> None:
-        """Write its cluster file."""
-        wanted = {"exclusive": "false", "time": "10", "cpus_per_task": "1"} | slurm
-        lines = [f"nodes: [{nodes}]", f"python: {sys.executable}", "launcher: direct"]
-        lines += ["network: {interface: eth0}", f"storage: {{workdir: {self.path}}}", "slurm:"]
-        lines += [f"  {name}: {value}" for name, value in wanted.items()]
-        (self.here / "c.yaml").write_text("\n".join(lines) + "\n")
-
-    def write(self, name: str, text: str) -> None:
-        """Put a script into it."""
-        (self.here / name).write_text(text)
-
-    def env(self) -> dict[str, str]:
-        """What dslaunch is told."""
-        return {"DSLAUNCH_STATE": f"{self.path}/state", "LC_ALL": "C.UTF-8"}
-
-    def run(self, *words: str, timeout: float = 120, **env: str) -> Text:
-        """`dslaunch` with these words, waited for."""
-        return self.cluster.run(
-            CONTROL, [*PROGRAM, *words], cwd=self.path, env=self.env() | env, timeout=timeout
-        )
-
-    def start(self, *words: str) -> Running:
-        """`dslaunch` with these words, not waited for; `said` is its standard error."""
-        shell = ["sh", "-c", 'exec "$@" 2>said', "sh", *PROGRAM, *words]
-        return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env())
-
-    @property
-    def said(self) -> str:
-        """What a started one has told so far."""
-        file = self.here / "said"
-        return file.read_text() if file.exists() else ""
-
-    def number(self) -> str:
-        """The number of the only job that has written something."""
-        (out,) = self.here.glob("*.out")
-        return re.findall(r"\d+", out.name)[0]
-
-    def detached(self, *words: str) -> str:
-        """Submit and leave; give the job's number."""
-        done = self.run("slurm", "--detach", "c.yaml", *words)
-        assert done.returncode == 0, done.stderr
-        return re.findall(r"job (\d+) is submitted", done.stderr)[0]
-
-    def output(self, number: str) -> str:
-        """What a job has written so far."""
-        files = sorted(self.here.glob(f"*-{number}*.out"))
-        return "".join(file.read_text() for file in files)
-
-    def says(self, number: str, *texts: str, within: float = 40) -> None:
-        """Wait until its output has all of these."""
-        until(
-            lambda: all(text in self.output(number) for text in texts),
-            within,
-            lambda: self.output(number),
-        )
-
-
-@pytest.fixture
-def site(slurm_cluster: VirtualCluster, request: pytest.FixtureRequest) -> Iterator[Site]:
-    name = re.sub(r"\W+", "-", request.node.name)[:50]
-    made = Site(slurm_cluster, f"{name}-{token_hex(2)}")
-    made.here.mkdir(mode=0o777)
-    made.describe()
-    made.write("witness.py", WITNESS)
-    made.write("resumes.py", RESUMES)
-    made.write("sleeps.py", SLEEPS)
-    yield made
 
 
 def seen(text: str) -> list[list[list[str]]]:
@@ -136,26 +24,6 @@ def seen(text: str) -> list[list[list[str]]]:
 
 
 # ---------------------------------------------------------------- trainings
-
-
-@pytest.fixture(scope="session")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """What one process gets that trains on the same data."""
-    import os
-    import subprocess
-
-    env = {
-        **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }  # fmt: skip
-    command = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
-    path = tmp_path_factory.mktemp("alone")
-    done = subprocess.run(command, env=env, cwd=path, text=True, capture_output=True, check=True)
-    return parameters(done.stdout)
-
-
-def parameters(text: str) -> float:
-    return float(re.findall(r"sum of parameters (-?[0-9.]+)", text)[0])
 
 
 @pytest.mark.torch

@@ -108,10 +108,12 @@ def run(
     if not dry_run:
         asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
     chosen = options.selection(include, exclude, nodes, slots, label)
+    # SLURM ends what a step has started with the step: nobody is there to come back to
+    again = 0.0 if asked.cluster.transport == options.BY_STEPS else reconnect
     request = Request(
         *on_nodes(asked, chosen, detach=detach),
         sync=not no_sync,
-        patience=Patience(grace, exit_timeout, silence, reconnect, hang_timeout),
+        patience=Patience(grace, exit_timeout, silence, again, hang_timeout),
         detached=detach,
         preflight=not no_preflight,
         restarts=restarts,

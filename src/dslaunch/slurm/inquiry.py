@@ -22,7 +22,8 @@ from dslaunch.transport import srun
 
 BY_STEPS = "srun"
 """The transport whose programs are steps of the allocation."""
-SHOW_GPUS = 'echo "$SLURMD_NODENAME=$CUDA_VISIBLE_DEVICES$ROCR_VISIBLE_DEVICES"'
+SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
+"""SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
 
 
 def allocated(client: Client, cluster: Cluster | None) -> Cluster:

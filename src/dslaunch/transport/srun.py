@@ -31,8 +31,9 @@ GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "Z
 as well: a run names the GPUs of its ranks itself, which must not be a choice within a choice."""
 ABOUT_TASKS = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
-    *("SLURM_NNODES", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
-    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS", "SLURM_TASK_PID", "SLURM_DISTRIBUTION"),
+    *("SLURM_NNODES", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_GTIDS"),
+    *("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
+    *("SLURM_TASK_PID", "SLURM_DISTRIBUTION"),
 )
 """What a step tells its task. The ranks are no tasks: a library that goes by these would take each
 for rank 0 of 1."""

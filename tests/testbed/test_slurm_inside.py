@@ -1,0 +1,144 @@
+"""Inside an allocation of a real SLURM: its nodes are reached by steps, not by SSH."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.testbed.scheduler import EXAMPLES, PROGRAM, Site, parameters, submit, until
+from tests.testbed.vcluster import CONTROL
+from tests.testbed.vcluster.api import Text
+
+TOLD = """\
+import os, time
+print(sorted(name for name in os.environ if name.startswith(("SLURM_NTASKS", "SLURM_PROCID"))))
+print("in", os.environ["SLURM_JOB_ID"], os.getcwd())
+open("up" + os.environ["RANK"], "w").close()
+time.sleep(1000)
+"""
+INTERRUPTED = """\
+"$@" & launcher=$!
+until [ -e up0 ] && [ -e up1 ]; do sleep 0.1; done
+kill -INT $launcher
+wait $launcher
+"""
+CUT = """\
+"$@" & launcher=$!
+until [ -e up0 ] && [ -e up1 ]; do sleep 0.1; done
+squeue --steps --noheader --format='%N %i' | sed -n 's/^node2 //p' | xargs scancel
+wait $launcher
+"""
+GIVEN = """\
+import os
+from dslaunch.slurm.client import here
+from dslaunch.slurm.inquiry import allocated, by_steps
+print([(node.host, node.slots) for node in by_steps(here(), allocated(here(), None)).nodes])
+"""
+
+
+def inside(site: Site, *words: str, options: tuple[str, ...] = ("--nodes=2",)) -> Text:
+    """Run words as the user in an allocation, waited for."""
+    command = ["salloc", "--quiet", *options, *words]
+    return site.cluster.run(CONTROL, command, cwd=site.path, env=site.env(), timeout=150)
+
+
+def transport_of_the_only_run(site: Site) -> str:
+    (file,) = (site.here / "state/runs").glob("*/cluster.json")
+    return str(json.loads(file.read_text())["transport"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "direct"])
+def test_a_training_goes_by_the_allocations_own_steps(
+    site: Site, alone: float, launcher: str
+) -> None:
+    site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
+    words = ["run", "--slurm", "c.yaml", "-l", launcher, "train.py", "--steps", "20"]
+    done = inside(site, *PROGRAM, *words)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
+    assert {"rank 0 of 2", "rank 1 of 2"} == set(re.findall(r"rank \d of 2", done.stdout))
+    assert transport_of_the_only_run(site) == "srun"
+
+
+def test_ctrl_c_ends_all_ranks_and_leaves_nothing(site: Site) -> None:
+    site.write("told.py", TOLD)
+    words = ["sh", "-c", INTERRUPTED, "sh", *PROGRAM, "run", "--slurm", "c.yaml", "told.py"]
+    done = inside(site, *words, options=("--nodes=2", "--gres=gpu:1", "--cpus-per-task=2"))
+    assert done.returncode == 130, done.stderr + done.stdout
+    assert "nothing of the run is left on any node" in done.stderr
+    lines = done.stdout.splitlines()
+    assert {"node1:0│[]", "node2:1│[]"} <= set(lines)  # the ranks are no tasks of SLURM
+    assert sum(bool(re.search(rf"│in \d+ {site.path}$", line)) for line in lines) == 2
+
+
+def test_a_cancelled_job_takes_its_run_with_it(site: Site) -> None:
+    """The fixture of the cluster proves that nothing is left."""
+    site.write("told.py", TOLD)
+    env = " ".join(f"{name}={value}" for name, value in site.env().items())
+    script = f"cd {site.path}; exec env {env} {' '.join(PROGRAM)} run --slurm c.yaml told.py"
+    job = submit(site.cluster, script, "--nodes=2", f"--output={site.path}/out")
+    until(
+        lambda: (site.here / "up0").exists() and (site.here / "up1").exists(),
+        40,
+        lambda: (site.here / "out").read_text(),
+    )
+    site.cluster.run(CONTROL, ["scancel", job.number], check=True)
+    job.wait("CANCELLED")
+    until(lambda: site.cluster.leftovers() == {}, 30, lambda: str(site.cluster.leftovers()))
+
+
+def test_a_step_that_dies_is_a_lost_node(site: Site) -> None:
+    site.write("told.py", TOLD)
+    words = ["sh", "-c", CUT, "sh", *PROGRAM, "run", "--slurm", "c.yaml", "told.py"]
+    done = inside(site, *words)
+    assert done.returncode == 5, done.stderr
+    assert "dslaunch: node2 was lost" in done.stderr
+
+
+def test_a_run_that_nobody_holds_is_refused_with_the_reason(site: Site) -> None:
+    done = inside(site, *PROGRAM, "run", "--slurm", "-d", "c.yaml", "sleeps.py")
+    assert done.returncode == 2
+    assert "SLURM ends what a step of an allocation has started" in done.stderr
+
+
+def test_gpus_are_numbered_as_a_step_sees_them(site: Site) -> None:
+    """Another job has the first two of each node."""
+    holder = submit(site.cluster, "sleep 100", "--nodes=2", "--gres=gpu:a100:2", "--mem=100")
+    holder.wait("RUNNING")
+    options = ("--nodes=1", "--gres=gpu:a100:2", "--mem=100", ":", "--nodes=1", "--gres=gpu:h100:1")
+    done = inside(site, sys.executable, "-c", GIVEN, options=options)
+    assert done.stdout.strip() == "[('node1', (2, 3)), ('node3', (0,))]", done.stderr
+
+
+def test_a_preflight_asks_the_allocations_nodes_and_no_login(site: Site) -> None:
+    text = (site.here / "c.yaml").read_text()
+    (site.here / "strict.yaml").write_text(
+        f"{text}preflight: {{limits: {{shm.size: {{fail: 999999}}}}}}\n"
+    )
+    tried = "; ".join(
+        f"{' '.join(PROGRAM)} preflight --slurm {words}; echo code $?"
+        for words in ("c.yaml --tier gate", "c.yaml --all --save s.json", "strict.yaml --only shm")
+    )
+    done = inside(site, "sh", "-c", tried)
+    assert re.findall(r"code \d", done.stdout) == ["code 0", "code 0", "code 4"], done.stdout
+    assert "node[1-2]: nobody logs in: the nodes are reached by steps" in done.stdout
+    assert "node3" not in done.stdout
+    again = site.run("preflight", "--from", "s.json", "--only", "host.names", "--all")
+    assert "host.names   node[1-2]: own name" in again.stdout, again.stderr
+
+
+def test_other_launchers_lines_are_rendered_from_the_allocation(site: Site) -> None:
+    tried = "; ".join(
+        f"{' '.join(PROGRAM)} render {form} --slurm"
+        for form in ("hostfile", "include", "torchrun", "deepspeed", "accelerate")
+    )
+    done = inside(site, "sh", "-c", tried, options=("--nodes=2", "--gres=gpu:h100:3"))
+    assert "node3 slots=3\nnode4 slots=3\n" in done.stdout
+    assert "node3:0,1,2@node4:0,1,2" in done.stdout
+    assert "--nnodes=2 --nproc-per-node=3 --node-rank=1 --master-addr=node3" in done.stdout
+    assert "--include=node3:0,1,2@node4:0,1,2 --master_addr=node3" in done.stdout
+    assert "--num_processes=6 --num_machines=2 --machine_rank=1" in done.stdout
