@@ -103,16 +103,25 @@ class Site:
             CONTROL, [*PROGRAM, *words], cwd=self.path, env=self.env() | env, timeout=timeout
         )
 
-    def start(self, *words: str) -> Running:
-        """`dslaunch` with these words, not waited for; `said` is its standard error."""
-        shell = ["sh", "-c", 'exec "$@" 2>said', "sh", *PROGRAM, *words]
+    def start(self, *words: str, said: str = "said") -> Running:
+        """`dslaunch` with these words, not waited for; the file `said` is its standard error."""
+        shell = ["sh", "-c", f'exec "$@" 2>{said}', "sh", *PROGRAM, *words]
         return self.cluster.popen(CONTROL, shell, cwd=self.path, env=self.env())
 
     @property
     def said(self) -> str:
         """What a started one has told so far."""
-        file = self.here / "said"
+        return self.read("said")
+
+    def read(self, name: str) -> str:
+        """A file of it; empty: not there yet."""
+        file = self.here / name
         return file.read_text() if file.exists() else ""
+
+    def submitted(self, said: str = "said") -> str:
+        """The number of the job that a started one has submitted, once it has."""
+        until(lambda: "is submitted" in self.read(said), 30, lambda: self.read(said))
+        return re.findall(r"job (\d+) is submitted", self.read(said))[0]
 
     def number(self) -> str:
         """The number of the only job that has written something."""

@@ -10,7 +10,7 @@ from signal import SIGINT, SIGKILL
 
 import pytest
 
-from tests.testbed.scheduler import Site, parameters, until
+from tests.testbed.scheduler import Site, parameters, submit, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -200,6 +200,53 @@ def test_a_job_goes_on_when_its_follower_is_killed(site: Site) -> None:
     number = site.number()
     done = site.cluster.run(CONTROL, ["scontrol", "show", "job", number])
     assert "JobState=RUNNING" in done.stdout
+
+
+def test_what_slurm_ends_has_its_words_and_its_exit_code(site: Site) -> None:
+    """All at once, since SLURM looks for such jobs twice a minute."""
+    held = submit(site.cluster, "sleep 1000", "--nodelist=node2", "--mem=100")
+    depends = f"dependency=afterok:{held.number}"
+    with (
+        site.start("slurm", "c.yaml", "-i", "node1", "sleeps.py", said="late") as late,
+        site.start("slurm", "c.yaml", "-i", "node[3-4]", "sleeps.py", said="lost") as lost,
+        site.start("slurm", "c.yaml", "-N1", "--set", depends, "sleeps.py", said="never") as never,
+    ):
+        for said, text in (("late", "up 0"), ("lost", "up 1")):
+            site.says(site.submitted(said), text)
+        site.submitted("never")
+        soon = ["scontrol", "update", f"jobid={site.submitted('late')}", "EndTime=now+3seconds"]
+        site.cluster.run(CONTROL, soon, check=True)
+        site.cluster.run(CONTROL, ["scancel", held.number], check=True)
+        site.cluster.crash("node4")
+        for running in (late, lost, never):
+            running.communicate(timeout=120)
+    assert (late.popen.returncode, lost.popen.returncode, never.popen.returncode) == (124, 5, 1)
+    assert "reached its time limit" in site.read("late")
+    assert "hint: raise `slurm.time`" in site.read("late")
+    assert "lost a node of node[3-4]: node4 is down" in site.read("lost")
+    assert "never started: the job that it depends on ended otherwise" in site.read("never")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("requeue=0", "had to make room for another job\n  hint: `slurm.requeue` starts it again"),
+        ("requeue=1", "had to make room for another job, and goes back into the queue"),
+    ],
+)
+def test_a_job_that_has_to_make_room_says_so(site: Site, setting: str, words: str) -> None:
+    site.describe("{host: 'node[1-2]', slots: 1}")
+    urgent = ("--partition=urgent", "--exclusive", "--nodes=4", "--mem=100")
+    with site.start("slurm", "c.yaml", "--set", setting, "sleeps.py") as running:
+        number = site.submitted()
+        site.says(number, "up 1")
+        submit(site.cluster, "sleep 1", *urgent).wait()
+        until(lambda: words in site.said, 40, lambda: site.said)
+        if setting == "requeue=1":
+            until(lambda: "start 2" in site.said, 60, lambda: site.said)
+            site.cluster.run(CONTROL, ["scancel", number], check=True)
+        running.communicate(timeout=40)
+    assert running.popen.returncode == {"requeue=0": 143, "requeue=1": 130}[setting], site.said
 
 
 # ---------------------------------------------------------------- again and again

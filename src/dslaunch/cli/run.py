@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
+    from dslaunch.run.supervisor import Patience
 
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
@@ -107,22 +108,10 @@ def run(
     asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
     if not dry_run:
         asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
-    chosen = options.selection(include, exclude, nodes, slots, label)
-    # SLURM ends what a step has started with the step: nobody is there to come back to
-    again = 0.0 if asked.cluster.transport == options.BY_STEPS else reconnect
-    request = Request(
-        *on_nodes(asked, chosen, detach=detach),
-        sync=not no_sync,
-        patience=Patience(grace, exit_timeout, silence, again, hang_timeout),
-        detached=detach,
-        preflight=not no_preflight,
-        restarts=restarts,
-        min_nodes=min_nodes,
-    )
-    if dry_run:
-        _print_plan(request)
-    else:
-        _run(request, (json, quiet, screens.parse_ranks(ranks)))
+    patience = _fitting(Patience(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
+    where = on_nodes(asked, options.selection(include, exclude, nodes, slots, label), detach=detach)
+    request = Request(*where, not no_sync, patience, detach, not no_preflight, restarts, min_nodes)
+    _start(request, dry_run, (json, quiet, screens.parse_ranks(ranks)))
 
 
 def on_nodes(
@@ -139,6 +128,21 @@ def on_nodes(
             "by SSH: `--transport fabric`",
         )
     return cluster, select(cluster, chosen), asked.job, Path.cwd(), os.environ
+
+
+def _fitting(patience: Patience, asked: options.Asked) -> Patience:
+    """Without a time to come back where nobody would be there: SLURM ends what a step has started
+    with the step."""
+    if asked.cluster.transport != options.BY_STEPS:
+        return patience
+    return replace(patience, reconnect=0.0)
+
+
+def _start(request: Request, dry_run: bool, show: tuple[bool, bool, frozenset[int] | None]) -> None:
+    if dry_run:
+        _print_plan(request)
+    else:
+        _run(request, show)
 
 
 def _print_plan(request: Request) -> None:

@@ -105,10 +105,10 @@ def test_of_saved_answers_only_the_chosen_nodes_are_judged(
     assert "warn" not in levels(capsys, None, "n1")
 
 
-def checks_of(capsys: pytest.CaptureFixture[str], *words: str) -> set[str]:
+def checks_of(capsys: pytest.CaptureFixture[str], *words: str, tier: str | None = None) -> set[str]:
     """The checks that saved answers are judged by, but for that every node answered."""
     with suppress(typer.Exit):
-        command.preflight(saved=Path("saved.json"), only=list(words) or None, json=True)
+        command.preflight(saved=Path("saved.json"), only=list(words) or None, tier=tier, json=True)
     found = json.loads(capsys.readouterr().out)["findings"]
     return {finding["check"] for finding in found} - {"ssh.connect"}
 
@@ -119,6 +119,7 @@ def test_saved_answers_are_judged_by_the_checks_that_were_asked_for(
     assert {"lim.stack", "clock.skew"} < checks_of(capsys)
     Path("saved.json").write_text(replace(ANSWERS, tier="gate").to_json(), "utf-8")
     assert "lim.stack" not in checks_of(capsys) >= {"clock.skew"}
+    assert "lim.stack" in checks_of(capsys, tier="static")
     Path("saved.json").write_text(replace(ANSWERS, named=("clock.skew",)).to_json(), "utf-8")
     assert checks_of(capsys) == {"clock.skew"}
     assert checks_of(capsys, "lim.stack") == {"lim.stack"}

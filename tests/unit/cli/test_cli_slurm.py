@@ -96,3 +96,32 @@ def test_a_word_leads_to_the_lint(project: Path) -> None:
     (project / "job.sbatch").write_text("#!/bin/bash\nsrun torchrun --nnode 2 train.py\n")
     done = dslaunch(project, "lint", "job.sbatch")
     assert "job.sbatch:" in done.stdout
+
+
+def test_two_things_to_do_with_a_script_are_refused(project: Path) -> None:
+    done = dslaunch(project, "--render", "--check")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--render (or --output), --check and --detach: one of them" in done.stderr
+
+
+def test_a_partition_without_a_controller_says_what_to_do(project: Path) -> None:
+    for name in ("scontrol", "sinfo"):
+        text = f"#!/bin/sh\necho '{name}: error: Unable to contact slurm controller' >&2\nexit 1\n"
+        (project / name).write_text(text)
+        (project / name).chmod(stat.S_IRWXU)
+    done = subprocess.run(
+        [sys.executable, "-m", "dslaunch", "init", "--slurm", "gpu"], cwd=project, text=True,
+        capture_output=True, env={**os.environ, "PATH": f"{project}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "partition gpu: SLURM's controller does not answer" in done.stderr
+    assert "hint: try again; `scontrol ping` asks it" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "preflight", "render hostfile"])
+def test_outside_an_allocation_it_is_said(project: Path, command: str) -> None:
+    words = [sys.executable, "-m", "dslaunch", *command.split(), "--slurm"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    done = subprocess.run(words, cwd=project, text=True, capture_output=True, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "this is no allocation of SLURM" in done.stderr
