@@ -23,7 +23,7 @@ from dslaunch.launch.job import Job
 from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.opening import Opening
+from dslaunch.run.opening import PING, Opening
 from dslaunch.run.patience import Patience
 from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
 from dslaunch.run.session import Inbox, Session
@@ -137,7 +137,8 @@ class Whole:
 
         nodes = [placement.node for placement in allocation.placements]
         with contextlib.closing(way):
-            opening = Opening(way, nodes, cluster.ssh.fanout, session)
+            ping = min(PING, self.request.patience.silence / 3)
+            opening = Opening(way, nodes, cluster.ssh.fanout, session, ping)
             with contextlib.closing(opening):
                 # while the nodes are on their way: it imports as much as all before it
                 from dslaunch.run.start import start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,9 +16,13 @@ if TYPE_CHECKING:
     from dslaunch.run.session import Session
     from dslaunch.transport.base import Connection, Transport
 
+PING = 5.0
+"""Seconds between two signs of life of ours, at most."""
+
 
 class Opening:
-    """Connects to every node and starts its agent, `fanout` nodes at a time."""
+    """Connects to every node and starts its agent, `fanout` nodes at a time; until it is closed,
+    every agent hears that we are there, however long the other nodes take."""
 
     def __init__(
         self,
@@ -25,6 +30,7 @@ class Opening:
         nodes: Sequence[Node],
         fanout: int,
         session: Callable[[Node, Connection], Session],
+        ping: float = PING,
     ) -> None:
         self.connections: dict[str, Future[Connection]] = {node.host: Future() for node in nodes}
         """Each done as soon as that node is connected; a NodeError if it cannot be."""
@@ -32,6 +38,8 @@ class Opening:
         workers = max(1, min(fanout, len(nodes)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="opening")
         self._begun = [self._pool.submit(self._begin, node) for node in nodes]
+        self._closed = threading.Event()
+        threading.Thread(target=self._ping, args=(ping,), name="ping", daemon=True).start()
 
     def sessions(self, interrupts: Interrupts) -> list[Session]:
         """Wait for all nodes' sessions, in the nodes' order.
@@ -52,6 +60,7 @@ class Opening:
 
     def close(self) -> None:
         """Say goodbye to all at once, and hang up. What is still on its way ends by itself."""
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         close_all([future.result() for future in self._begun if _went_well(future)])
         for connected in self.connections.values():
@@ -73,6 +82,12 @@ class Opening:
         session = self._session(node, connection)
         session.begin()
         return session
+
+    def _ping(self, seconds: float) -> None:
+        while not self._closed.wait(seconds):
+            for begun in self._begun:
+                if _went_well(begun):
+                    begun.result().ping()
 
 
 def close_all(sessions: Sequence[Session]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import asdict, replace
 from queue import Empty
@@ -19,7 +18,6 @@ from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
 LOOK = 0.1
-PING = 5.0
 CONFIRM = 10.0
 
 
@@ -47,27 +45,17 @@ class Supervisor:
 
     def run(self, plan: Plan, secrets: dict[str, str]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
-        over = threading.Event()
-        threading.Thread(target=self._ping, args=(over,), daemon=True).start()
-        try:
-            for session, node in zip(self.sessions, plan.nodes, strict=True):
-                session.follow(hold=True)
-                session.send(**start_message(plan, node, secrets))
-            while self.running:
-                self._step()
-        finally:
-            over.set()
+        for session, node in zip(self.sessions, plan.nodes, strict=True):
+            session.follow(hold=True)
+            session.send(**start_message(plan, node, secrets))
+        while self.running:
+            self._step()
         return replace(
             self.watch.outcome(),
             unconfirmed=tuple(self.unconfirmed),
             left=tuple(self.watch.left),
             stacks=self.stacks,
         )
-
-    def _ping(self, over: threading.Event) -> None:
-        while not over.wait(min(PING, self.patience.silence / 3)):
-            for session in list(self.running.values()):
-                session.ping()
 
     # ------------------------------------------------------------ what arrives
 

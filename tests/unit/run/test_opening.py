@@ -56,15 +56,19 @@ class Said:
     """What a session was told, in the order of all sessions."""
 
     words: list[str] = field(default_factory=list)
+    pinged: dict[str, threading.Event] = field(default_factory=dict)
 
     def session(self, node: Node, connection: Connection) -> Session:
-        said = self.words
+        said, pinged = self.words, self.pinged.setdefault(node.host, threading.Event())
 
         class Fake:
             host = node.host
 
             def begin(self) -> None:
                 said.append(f"begin {node.host}")
+
+            def ping(self) -> None:
+                pinged.set()
 
             def close(self) -> None:
                 said.append(f"close {node.host}")
@@ -83,6 +87,18 @@ def test_every_node_begins_as_soon_as_it_is_connected() -> None:
     opening.close()
     assert sorted(said.words) == [f"{w} n{i}" for w in ("begin", "close") for i in (1, 2, 3)]
     assert sorted(way.closed) == ["n1", "n2", "n3"]
+
+
+def test_a_node_that_waits_for_a_slow_one_hears_of_us() -> None:
+    way, said = Way(slow=("n1",)), Said()
+    opening = Opening(way, NODES, 8, said.session, ping=0.01)
+    for host in ("n2", "n3"):
+        opening.connections[host].result(10)
+        assert said.pinged[host].wait(10)
+    way.go.set()
+    opening.sessions(Interrupts())
+    assert said.pinged["n1"].wait(10)
+    opening.close()
 
 
 def test_all_nodes_that_cannot_be_reached_are_named_at_once() -> None:
