@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pythons import interpreter
 
 from dslaunch.node import stacks
 from dslaunch.report.stacks import Group, fold, page
@@ -303,14 +304,8 @@ def test_arming_costs_less_than_two_milliseconds(tmp_path: Path) -> None:
 def test_every_python_is_armed(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, minor: int
 ) -> None:
-    python = f"python3.{minor}"
+    python = interpreter(minor)
     monkeypatch.setattr(stacks, "_find_py_spy", lambda pid: None)
-    try:
-        done = subprocess.run([python, "-c", ""], capture_output=True, check=False)
-    except FileNotFoundError:
-        pytest.skip(f"no {python}")
-    if done.returncode:
-        pytest.skip(f"{python} does not start")
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("print('met', flush=True)\n")
     program = DEADLOCK.replace('print("met", flush=True)', "pass")

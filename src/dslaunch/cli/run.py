@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
-    from dslaunch.run.supervisor import Patience
+    from dslaunch.run.patience import Patience
 
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")

@@ -32,10 +32,12 @@ def digest(path: str) -> Optional[str]:
 
 
 def leave(directory: str, name: str) -> Optional[str]:
-    """Leave a mark of that name; why it could not be left."""
+    """Leave a mark of that name, or find it: nobody else knows it; why it could not be left."""
     try:
         with open(os.path.join(directory, name), "x", encoding="ascii"):
             return None
+    except FileExistsError:
+        return None
     except OSError as error:
         return error.strerror
 

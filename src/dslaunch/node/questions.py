@@ -318,8 +318,10 @@ def clean() -> None:
 
 AT_ONCE = ("read", "limits", "environment", "present", "pci", "interfaces", "listen")
 """Kinds that cannot hang."""
-SLOW = ("run", "each", "dial", "names", "resolve")
-"""Kinds that may take their time though nothing is wrong."""
+SLOW = ("run", "each")
+"""Kinds that may take their time though nothing is wrong: each question has its own process."""
+REMOTE = ("dial", "names", "resolve")
+"""Kinds that may have to wait for other machines: they are asked last."""
 KINDS: Dict[str, Callable[[Any], Any]] = {
     "read": _read,
     "limits": _limits,

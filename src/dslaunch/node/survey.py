@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from dslaunch.node import questions
 
@@ -27,6 +27,9 @@ MOST_OUTPUT = 4 << 20
 """Bytes of a child's answers that are taken."""
 AT_ONCE = 16
 """Children at a time."""
+HOLD_UP = 2.0
+"""Seconds that a question may take before those behind it are asked elsewhere. A node whose CPUs
+are busy must not take itself for one whose disks hang."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
@@ -36,32 +39,34 @@ def main(arguments: Dict[str, Any]) -> None:
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
     _say(out, mark, {"hello": questions.identity()})
+    children = Children()
     while True:
         line = sys.stdin.buffer.readline()
         if not line:
             break
-        _say(out, mark, reply(json.loads(line)))
+        _say(out, mark, reply(json.loads(line), children))
+    children.end()
     questions.clean()
     os._exit(0)  # threads that serve listeners are not waited for
 
 
-def reply(request: Dict[str, Any]) -> Answer:
+def reply(request: Dict[str, Any], children: Children) -> Answer:
     """The answer to one line."""
     if "questions" in request:
-        return {"answers": ask(request["questions"], request.get("host", ""))}
+        return {"answers": ask(request["questions"], children)}
     return {"clock": time.time()}
 
 
-def ask(asked: Dict[str, Answer], host: str = "") -> Dict[str, Answer]:
-    """Answer all questions. `host` is how the cluster file calls this node."""
-    answers: Dict[str, Answer] = {}
+def ask(asked: Dict[str, Answer], children: Children) -> Answer:
+    """Answer all questions."""
+    answers: Answer = {}
     later: List[Asked] = []
     for key, question in asked.items():
         if question["kind"] in questions.AT_ONCE:
             answers[key] = answered(question)
         else:
             later.append((key, question))
-    Children(later).wait(answers)
+    children.ask(later, answers)
     return answers
 
 
@@ -87,53 +92,76 @@ def _say(out: int, mark: bytes, message: Answer) -> None:
 
 
 class Child:
-    """Questions that are asked one after the other in a process of their own."""
+    """A process that answers questions, one after the other; it can be asked again."""
 
-    def __init__(self, asked: List[Asked]) -> None:
-        self.asked = asked
+    def __init__(self) -> None:
+        self.asked: List[Asked] = []
         """Those without an answer yet; the first is being answered."""
+        self.alone = False
+        """The questions behind the first were given to others; it is of no more use after that."""
         self.rest, self.kept = b"", 0
-        self.pipe, other = os.pipe()
+        requests, self.requests = os.pipe()
+        self.pipe, answers = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._work(other)
-        os.close(other)
+            self._work(requests, answers)
+        os.close(requests)
+        os.close(answers)
+
+    def give(self, asked: List[Asked]) -> None:
+        """Ask questions, when it has none."""
+        self.asked, self.kept = asked, 0
         self._next()
+        line = json.dumps([question for _, question in asked]).encode() + b"\n"
+        with contextlib.suppress(OSError):  # it died: its answers end
+            while line:
+                line = line[os.write(self.requests, line) :]
 
     def _next(self) -> None:
         self.began = time.monotonic()
         self.deadline = self.began + (_timeout(self.asked[0]) if self.asked else 10)
 
-    def _work(self, out: int) -> None:
+    def _work(self, requests: int, out: int) -> None:
         """In the child: keep nothing open that the caller waits for, answer, and be gone."""
         try:
             os.setsid()
             nowhere = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nowhere, number)
-            os.dup2(out, 3)
-            os.closerange(4, 256)
-            for _, question in self.asked:
-                _say(3, b"", answered(question))
+            low, high = sorted((requests, out))
+            os.closerange(3, low)
+            os.closerange(low + 1, high)
+            os.closerange(high + 1, 256)
+            with open(requests, "rb") as lines:
+                for line in lines:
+                    for question in json.loads(line):
+                        _say(out, b"", answered(question))
         finally:
             os._exit(0)
 
-    def read(self, answers: Dict[str, Answer]) -> bool:
-        """Take the answers that have come; False at the end."""
+    def read(self, answers: Answer) -> bool:
+        """Take the answers that have come; False when it has no more."""
         piece = os.read(self.pipe, 65536)
         self.kept += len(piece)
         if self.kept > MOST_OUTPUT:
             return False
         *lines, self.rest = (self.rest + piece).split(b"\n")
-        for line in lines:
+        for line in lines[: len(self.asked)]:
             answers[self.asked[0][0]] = json.loads(line)
             self.asked = self.asked[1:]
             self._next()
-        return bool(piece)
+        return bool(piece) and not (self.alone and not self.asked)
 
-    def close(self, answers: Dict[str, Answer]) -> List[Asked]:
+    def leave(self) -> List[Asked]:
+        """Give back the questions behind the one that it is at."""
+        rest, self.asked = self.asked[1:], self.asked[:1]
+        self.alone = self.alone or bool(rest)
+        return rest
+
+    def close(self, answers: Answer) -> List[Asked]:
         """Let go of it: what it was at is an error, and those behind that are given back."""
         os.close(self.pipe)
+        os.close(self.requests)
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
@@ -148,37 +176,72 @@ class Child:
 
 
 class Children:
-    """Questions that wait to be asked, and those that are under way.
+    """The processes that answer questions which may hang.
 
-    Those that are answered in no time share one child, since a child costs more than they do; when
-    one of them hangs, the others get a child each.
+    One child answers nearly all, now and later, since to start a child costs more than they do.
+    When a question holds up the others, these get a child each.
     """
 
-    def __init__(self, later: List[Asked]) -> None:
-        swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
-        slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
-        self.later = [*slow[::-1], swift] if swift else slow[::-1]
+    def __init__(self) -> None:
+        self.idle: Optional[Child] = None
+        self.waiting: List[List[Asked]] = []
         self.working: Dict[int, Child] = {}
 
-    def wait(self, answers: Dict[str, Answer]) -> None:
-        """Ask them all, and put down their answers."""
-        while self.later or self.working:
-            while self.later and len(self.working) < AT_ONCE:
-                child = Child(self.later.pop())
-                self.working[child.pipe] = child
-            ready, _, _ = select.select(list(self.working), [], [], self._patience())
-            for pipe in ready:
-                if not self.working[pipe].read(answers):
-                    self._end(pipe, answers)
-            for pipe in [p for p, c in self.working.items() if c.deadline <= time.monotonic()]:
-                self._end(pipe, answers)
+    def ask(self, later: List[Asked], answers: Answer) -> None:
+        """Ask all questions, and put down their answers."""
+        slow = [[asked] for asked in later if asked[1]["kind"] in questions.SLOW]
+        swift = [asked for asked in later if asked[1]["kind"] not in questions.SLOW]
+        swift.sort(key=lambda asked: asked[1]["kind"] in questions.REMOTE)
+        self.waiting = [*slow[::-1], swift] if swift else slow[::-1]
+        while self.waiting or self.working:
+            while self.waiting and len(self.working) < AT_ONCE:
+                self._start(self.waiting.pop())
+            self._hear(answers)
+            self._give_up(answers)
 
-    def _patience(self) -> float:
-        first = min(child.deadline for child in self.working.values())
-        return max(0.0, first - time.monotonic())
+    def end(self) -> None:
+        """Nothing more is asked."""
+        if self.idle is not None:
+            self.idle.close({})
+            self.idle = None
 
-    def _end(self, pipe: int, answers: Dict[str, Answer]) -> None:
-        self.later += [[asked] for asked in self.working.pop(pipe).close(answers)]
+    def _start(self, asked: List[Asked]) -> None:
+        child, self.idle = self.idle or Child(), None
+        child.give(asked)
+        self.working[child.pipe] = child
+
+    def _hear(self, answers: Answer) -> None:
+        """Wait for answers, until something else is to be done."""
+        first = min(_look_at(child) for child in self.working.values())
+        ready, _, _ = select.select([*self.working], [], [], max(0.0, first - time.monotonic()))
+        for pipe in ready:
+            child = self.working[pipe]
+            if not child.read(answers):
+                self._end(child, answers)
+            elif not child.asked:
+                del self.working[pipe]
+                spare, self.idle = self.idle, child
+                if spare is not None:
+                    spare.close({})
+
+    def _give_up(self, answers: Answer) -> None:
+        """End what is late, and let nobody wait behind what may be."""
+        now = time.monotonic()
+        for child in [*self.working.values()]:
+            if child.deadline <= now:
+                self._end(child, answers)
+            elif _look_at(child) <= now:
+                self.waiting += [[asked] for asked in child.leave()]
+
+    def _end(self, child: Child, answers: Answer) -> None:
+        del self.working[child.pipe]
+        self.waiting += [[asked] for asked in child.close(answers)]
+
+
+def _look_at(child: Child) -> float:
+    """When a child is to be looked at, though it says nothing."""
+    held_up = len(child.asked) > 1
+    return min(child.deadline, child.began + HOLD_UP) if held_up else child.deadline
 
 
 def _timeout(asked: Asked) -> float:

@@ -75,10 +75,10 @@ class Conversation:
             if q.key not in self.answers
         }
         if not self.hello:
-            self._send({"questions": asked, "host": self.node.host})
+            self._send({"questions": asked})
             self.hello = self._receive()["hello"]
         elif asked:
-            self._send({"questions": asked, "host": self.node.host})
+            self._send({"questions": asked})
         else:
             return
         self.answers.update(self._receive()["answers"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
 from dslaunch.node import network, questions, survey
@@ -22,6 +22,16 @@ from dslaunch.transport import program
 
 def question(kind: str, argument: Any = None, timeout: float = 5) -> dict[str, Any]:
     return {"kind": kind, "argument": argument, "timeout": timeout}
+
+
+def ask(*rounds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The answers to all rounds of questions, in the order in which they came."""
+    children = survey.Children()
+    answers = {}
+    for asked in rounds:
+        answers |= survey.ask(asked, children)
+    children.end()
+    return answers
 
 
 def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
@@ -39,17 +49,12 @@ def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line[1:]) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("version", ["", "3.8", "3.9", "3.10", "3.12", "3.13", "3.14"])
-def test_it_runs_under_every_python_of_a_node(version: str) -> None:
-    python = shutil.which(f"python{version}") if version else sys.executable
-    if (
-        python is None
-        or subprocess.run([python, "-V"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip(f"python{version} does not start here")
+@pytest.mark.parametrize("minor", range(8, 15))
+def test_it_runs_under_every_python_of_a_node(minor: int) -> None:
+    python = interpreter(minor)
     asked = {"a": question("limits", ["NOFILE"]), "b": question("path", "/")}
-    hello, answers = converse(python, {"questions": asked, "host": "n"})
-    assert hello["hello"]["python"][:2] == [int(n) for n in version.split(".") if n] or not version
+    hello, answers = converse(python, {"questions": asked})
+    assert hello["hello"]["python"][:2] == [3, minor]
     assert answers["answers"]["b"]["value"]["kind"] == "directory"
     assert len(answers["answers"]["a"]["value"]["NOFILE"]) == 2
 
@@ -62,7 +67,7 @@ def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
 
 def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     began = time.monotonic()
-    answers = survey.ask(
+    answers = ask(
         {
             "hangs": question("run", {"argv": ["sleep", "60"]}, 0.3),
             "fine": question("run", {"argv": ["echo", "hi"]}),
@@ -85,7 +90,7 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     monkeypatch.setitem(questions.KINDS, "path", path)
     began = time.monotonic()
     asked = {"before": "/", "a": hangs, "between": "/tmp", "b": hangs, "behind": "/"}
-    answers = survey.ask({name: question("path", path, 0.5) for name, path in asked.items()})
+    answers = ask({name: question("path", path, 0.5) for name, path in asked.items()})
     assert time.monotonic() - began < 5
     assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
         "before",
@@ -95,9 +100,38 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     assert all(answers[name]["error"].startswith("no answer within") for name in ("a", "b"))
 
 
+def test_nothing_waits_long_behind_a_question_that_may_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(survey, "HOLD_UP", 0.2)
+    monkeypatch.setitem(questions.KINDS, "names", lambda _: time.sleep(1) or os.getpid())
+    monkeypatch.setitem(questions.KINDS, "resolve", lambda _: os.getpid())
+    asked = {name: question(kind) for name, kind in (("a", "names"), ("b", "resolve"))}
+    first = ask(asked, {"c": question("resolve")})
+    assert [*first] == ["b", "a", "c"]
+    assert first["a"]["value"] != first["b"]["value"]
+
+
+def test_the_child_that_answered_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(questions.KINDS, "names", lambda _: os.getpid())
+    rounds = [{str(i): question("names")} for i in range(3)]
+    assert len({answer["value"] for answer in ask(*rounds).values()} - {os.getpid()}) == 1
+
+
+def test_a_child_that_ended_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(questions.KINDS, "names", lambda _: os.getpid())
+    children = survey.Children()
+    first = survey.ask({"a": question("names")}, children)["a"]["value"]
+    os.kill(first, 9)
+    os.waitpid(first, 0)
+    assert survey.ask({"b": question("names")}, children) == {"b": {"error": "it crashed"}}
+    assert survey.ask({"c": question("names")}, children)["c"]["value"] != first
+    children.end()
+
+
 def test_a_child_that_crashes_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(questions.KINDS, "names", lambda _: os.kill(os.getpid(), 9))
-    answers = survey.ask({"a": question("names"), "b": question("path", "/")})
+    answers = ask({"a": question("names"), "b": question("path", "/")})
     assert answers["a"] == {"error": "it crashed"}
     assert answers["b"]["value"]["kind"] == "directory"
 
@@ -105,7 +139,7 @@ def test_a_child_that_crashes_costs_one_answer(monkeypatch: pytest.MonkeyPatch) 
 def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     shell = f"echo $$ > {note}; sleep 60"
-    survey.ask({"late": question("run", {"shell": shell}, 0.5)})
+    ask({"late": question("run", {"shell": shell}, 0.5)})
     pid = int(note.read_text())
     deadline = time.monotonic() + 5
     while Path(f"/proc/{pid}/stat").exists() and time.monotonic() < deadline:
@@ -116,7 +150,7 @@ def test_a_child_that_is_late_is_gone_with_all_that_it_started(tmp_path: Path) -
 
 def test_more_questions_than_are_asked_at_a_time_are_all_answered() -> None:
     asked = {str(i): question("run", {"argv": ["echo", str(i)]}) for i in range(50)}
-    assert [a["value"]["out"] for _, a in sorted(survey.ask(asked).items())] == sorted(
+    assert [a["value"]["out"] for _, a in sorted(ask(asked).items())] == sorted(
         f"{i}\n" for i in range(50)
     )
 
@@ -131,11 +165,11 @@ def test_more_questions_than_are_asked_at_a_time_are_all_answered() -> None:
     ],
 )
 def test_a_wrong_question_gets_an_error_and_no_traceback(asked: dict[str, Any], why: str) -> None:
-    assert why in survey.ask({"q": asked})["q"]["error"]
+    assert why in ask({"q": asked})["q"]["error"]
 
 
 def test_a_program_that_is_not_there_is_told_from_one_that_fails() -> None:
-    answers = survey.ask(
+    answers = ask(
         {
             "absent": question("run", {"argv": ["no-such-program"]}),
             "failing": question("run", {"shell": "echo no >&2; exit 3"}),
@@ -146,7 +180,7 @@ def test_a_program_that_is_not_there_is_told_from_one_that_fails() -> None:
 
 
 def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
-    answers = survey.ask({"w": question("write", {"path": str(tmp_path)})})
+    answers = ask({"w": question("write", {"path": str(tmp_path)})})
     assert "value" in answers["w"]
     assert not list(tmp_path.iterdir())
 

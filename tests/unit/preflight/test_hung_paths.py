@@ -38,7 +38,8 @@ def test_a_hung_path_is_named_and_all_else_is_answered_in_the_meantime() -> None
     asked = [q for check in CHECKS.values() for q in check.ask(scope).values()]
     began = time.monotonic()
     answers = survey.ask(
-        {q.key: {"kind": q.kind, "argument": q.argument, "timeout": 1} for q in asked}
+        {q.key: {"kind": q.kind, "argument": q.argument, "timeout": 1} for q in asked},
+        survey.Children(),
     )
     assert time.monotonic() - began < 4
     assert [key for key, answer in answers.items() if "error" in answer] == [f'path "{WORK}"']
