@@ -24,6 +24,7 @@ from tests.testbed.faulttable import (
     MIDDLE,
     NONE,
     OUT_OF_MEMORY,
+    PHASES,
     START,
     Case,
 )
@@ -52,6 +53,7 @@ for i in range(int(sys.argv[1])):
     sleep(0.05)
 """
 OPTIONS = ("--grace", "3", "--silence", "3", "--reconnect", "4")
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/faults.md"
 RECORD = "DSLAUNCH_FAULTS"
 """Names a file to which each case adds a line of JSON."""
 
@@ -177,7 +179,13 @@ def wait_until_alone(project: Project) -> None:
         threading.Event().wait(0.3)
 
 
-# ---------------------------------------------------------------- the test
+# ---------------------------------------------------------------- the tests
+
+
+def test_the_page_has_a_row_for_every_case() -> None:
+    text = PAGE.read_text("utf-8")
+    rows = re.findall(rf"^\| ([^|]+) \| ({'|'.join(PHASES)}) \| (\d+) \|", text, re.MULTILINE)
+    assert rows == [(case.fault, case.phase, str(case.code)) for case in CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
