@@ -11,11 +11,15 @@ import socket
 import struct
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
 
 from dslaunch.node.paths import WHOLE, text_of
 
-Answer = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    from typing import Any, Dict, List, Optional, Tuple
+
+    Answer = Dict[str, Any]
+
 _SIOCGIFCONF = 0x8912
 PIECE = 65536
 

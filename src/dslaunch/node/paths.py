@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterable, List, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    from typing import Iterable, List, Optional
 
 MOST_TEXT = 256 * 1024
 WHOLE = -1

@@ -8,11 +8,15 @@ import fnmatch
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
 
 from dslaunch.node import network, paths
 
-Answer = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    from typing import Any, Callable, Dict, List, Optional
+
+    Answer = Dict[str, Any]
+
 PCI = "/sys/bus/pci/devices"
 SYSTEM_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -16,13 +16,17 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Tuple
 
 from dslaunch.node import questions
 
-Answer = Dict[str, Any]
-Asked = Tuple[str, Answer]
-"""A question with its key."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    from typing import Any, Dict, List, Optional, Tuple
+
+    Answer = Dict[str, Any]
+    Asked = Tuple[str, Answer]
+    """A question with its key."""
+
 MOST_OUTPUT = 4 << 20
 """Bytes of a child's answers that are taken."""
 AT_ONCE = 16
