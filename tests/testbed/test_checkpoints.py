@@ -132,7 +132,7 @@ TRAINER_CONFIG = {
     "zero_allow_untested_optimizer": True,
 }
 TRAINER_ARGS = (
-    *("trainer.py", "--deepspeed", "ds.json", "--use_cpu", "--max_steps", "12"),
+    *("trainer.py", "--deepspeed", "ds.json", "--use_cpu", "--max_steps", "8"),
     *("--save_steps", "4", "--per_device_train_batch_size", "2", "--save_on_each_node", "True"),
     *("--report_to", "none", "--optim", "adamw_torch", "--disable_tqdm", "True"),
 )
@@ -160,8 +160,8 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     training.write("ds.json", json.dumps({**TRAINER_CONFIG, "zero_optimization": zero}))
     calm = training.run("c.yaml", *TRAINER_ARGS, "--output_dir", "calm", timeout=PATIENCE)
     assert calm.returncode == 0, calm.stderr
-    one = trained(training, "calm/checkpoint-12")
-    ours = ("--reconnect", "2", "--grace", "1", "--env", "PAUSE=2", "c.yaml")
+    one = trained(training, "calm/checkpoint-8")
+    ours = ("--reconnect", "2", "--grace", "1", "--env", "PAUSE=4", "c.yaml")
     with training.start(*ours, *TRAINER_ARGS, "--output_dir", "out") as running:
         wait_for(running, "saved 4", times=3)
         checkpoint(training, "gather", "c.yaml", "out", "--tag", "checkpoint-4", "--to", "safe")
@@ -172,10 +172,10 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     again = ("--output_dir", "out", "--resume_from_checkpoint", "out/checkpoint-4")
     resumed = training.run(*REPLACED, "c.yaml", *TRAINER_ARGS, *again, timeout=PATIENCE)
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout.count("trained 12") == 3
+    assert resumed.stdout.count("trained 8") == 3
     assert "saved 4" not in resumed.stdout
     training.cluster.heal()
-    other = weights(training, "out", "checkpoint-12")
+    other = weights(training, "out", "checkpoint-8")
     assert one
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -184,13 +184,15 @@ def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
 
 ALONE = """\
 import sys
+from datetime import timedelta
 import deepspeed, torch, torch.distributed as dist
+import torch.distributed.nn
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 torch.set_num_threads(1)
-deepspeed.init_distributed()
+deepspeed.init_distributed(timeout=timedelta(seconds=12))
 torch.manual_seed(0)
 model = torch.nn.Linear(16, 4)
-config = {"train_batch_size": 2, "zero_optimization": {"stage": 2},
+config = {"train_batch_size": 2, "zero_optimization": {"stage": int(sys.argv[2])},
           "zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True,
           "checkpoint": {"use_node_local_storage": True}}
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -204,34 +206,54 @@ for _ in range(3):
 if sys.argv[1] == "save":
     engine.save_checkpoint("alone")
 print("ended well", flush=True)
+dist.destroy_process_group()
 """
 
 
-def by_hand(project: Project, *words: str) -> str:
-    """What two nodes print that torchrun starts, as the guides say, one by one."""
+def by_hand(project: Project, *words: str) -> tuple[str, list[int]]:
+    """What two nodes print that torchrun starts, as the guides say, one by one; and their codes."""
     python = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
     running = []
     for number, node in enumerate(("node1", "node2")):
         where = ["--node_rank", str(number), "--master_addr", "node1", "--master_port", "29477"]
         command = [*python, *where, "--nproc_per_node", "1", "/tmp/alone.py", *words]
         running.append(project.cluster.popen(node, command, cwd="/tmp"))
-    text = ""
+    text, codes = "", []
     for one in running:
         with one:
             out, err = one.communicate(timeout=PATIENCE)
-            assert one.popen.returncode == 0, err
             text += out + err
-    return text
+            codes.append(one.popen.returncode)
+    return text, codes
+
+
+@pytest.fixture
+def alone(project: Project) -> Iterator[Project]:
+    """Two nodes with that script, and no dslaunch."""
+    project.cluster.put("node[1-2]", "/tmp/alone.py", ALONE)
+    yield project
+    for node in ("node1", "node2"):
+        project.cluster.run(node, ["rm", "-rf", "/tmp/alone", "/tmp/alone.py"], user="root")
 
 
 def test_deepspeed_alone_goes_on_with_a_mixture_of_two_trainings_and_says_it_is_well(
-    project: Project,
+    alone: Project,
 ) -> None:
-    project.cluster.put("node[1-2]", "/tmp/alone.py", ALONE)
-    assert by_hand(project, "save").count("ended well") == 2
-    said = by_hand(project, "resume")
+    saved, codes = by_hand(alone, "save", "2")
+    assert (saved.count("ended well"), codes) == (2, [0, 0])
+    said, codes = by_hand(alone, "resume", "2")
     assert "rank 0 loaded alone/global_step3/mp_rank_00_model_states.pt" in said
     assert "rank 1 loaded None" in said
-    assert said.count("ended well") == 2
-    for node in ("node1", "node2"):
-        project.cluster.run(node, ["rm", "-rf", "/tmp/alone", "/tmp/alone.py"], user="root")
+    assert (said.count("ended well"), codes) == (2, [0, 0])
+
+
+def test_deepspeed_alone_waits_to_the_time_limit_where_stage_3_finds_no_latest(
+    alone: Project,
+) -> None:
+    saved, codes = by_hand(alone, "save", "3")
+    assert (saved.count("ended well"), codes) == (2, [0, 0])
+    said, codes = by_hand(alone, "resume", "3")
+    assert "rank 1 loaded None" in said
+    assert "Timed out waiting" in said
+    assert "ended well" not in said
+    assert 0 not in codes

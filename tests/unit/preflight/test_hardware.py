@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 
 from dslaunch.cli import config
 from dslaunch.cli.estimate import estimate
+from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.select import Selection, select
 from dslaunch.deepspeed.hardware import Directory, NodeHardware
-from dslaunch.preflight.check import Question
+from dslaunch.preflight.check import Question, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.preflight.checks import nvme_path
 from dslaunch.preflight.checks._machine import MEMORY, path_question
 from dslaunch.preflight.checks.fs_hung import MOUNTS
 from dslaunch.preflight.facts import Facts, NodeFacts
@@ -62,9 +64,11 @@ def answers(
         (MEMORY, {"/proc/meminfo": f"MemTotal:       {1007 * GIB // 1024} kB\n"}),
         (MOUNTS, {MOUNTS.argument[0]: "30 1 0:25 / /dev/shm rw shared:3 - tmpfs shm rw\n"}),
         (path_question("/nvme"), {"path": "/nvme", "free": 900 * GIB, "mount": mount(kind)}),
-        (Question("write", {"path": "/nvme", "direct": True}), None),
     ]
-    return {question.key: {"value": value} for question, value in told} | more
+    return {question.key: {"value": value} for question, value in told} | {
+        WRITE: {"value": None},
+        **more,
+    }
 
 
 def saved(nodes: Mapping[str, Mapping[str, Mapping[str, Any]]], cluster: str = CLUSTER) -> Path:
@@ -119,7 +123,8 @@ def test_a_config_that_fits_the_nodes_is_right() -> None:
     assert "nvme" not in done.stdout
 
 
-WRITE = Question("write", {"path": "/nvme", "direct": True}).key
+SCOPE = Scope(parse_cluster(CLUSTER, "c.yaml"), (), purposes=frozenset({"zero-infinity"}))
+WRITE = nvme_path.CHECK.ask(SCOPE)["write"].key
 PATH = path_question("/nvme").key
 
 
@@ -148,7 +153,10 @@ def test_ranks_and_memory_follow_from_the_answers_alone() -> None:
     words = ("--facts", "facts.json", "--params", "400e9", "--nodes", "1")
     done = lint(*words, train_batch_size=3, zero_optimization=cpu)
     assert done.exit_code == 3
-    assert "n1: 1007 GiB of CPU memory, and a node's part of the optimizer needs 5960 GiB" in done.stdout
+    assert (
+        "n1: 1007 GiB of CPU memory, and a node's part of the optimizer needs 5960 GiB"
+        in done.stdout
+    )
     assert "3" in next(line for line in done.stdout.splitlines() if "train_batch_size" in line)
 
 
