@@ -109,18 +109,26 @@ class Following:
 
     def _note(self, info: JobInfo) -> None:
         words = state_words(info)
+        output = self._attach(info)
+        if info.waiting and output in self.tails:
+            self.read()  # a start that was over before anybody asked may have left its last words
         if info.waiting and info.job in self.cut:
             self.tell(f"job {info.job} {self.cut.pop(info.job)}, and goes back into the queue")
         if self.told.get(info.job) != words and info.component == 0:
             self.told[info.job] = words
             if info.array or not info.over:  # how a single job ended is said at the very end
                 self.tell(words)
-        output = info.output or self.output
-        if output and not info.waiting and info.component == 0 and "%" not in output:
-            self.tails.setdefault(output, (Tail(Path(output)), Reader(self.layout)))
         if output in self.tails and info.nodes:
             self.tails[output][1].hosts = self._hosts(info)
             self._reach(info, output)
+
+    def _attach(self, info: JobInfo) -> str:
+        """Begin to read the output of a job that has begun, now or once; its path."""
+        output = info.output or self.output
+        begun = not info.waiting or info.restarts > 0
+        if output and begun and info.component == 0 and "%" not in output:
+            self.tails.setdefault(output, (Tail(Path(output)), Reader(self.layout)))
+        return output
 
     def _reach(self, info: JobInfo, output: str) -> None:
         """Read the output through the job where it does not come to this machine."""
