@@ -28,6 +28,7 @@ class Seen:
     plan_: Plan | None = None
     directory: Path | None = None
     outcome: Outcome | None = None
+    unseen: bool = False
 
     def line(self, line: Line) -> None:
         self.lines.append(line)

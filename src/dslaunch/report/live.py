@@ -108,6 +108,11 @@ class TerminalScreen:
         target = self.out if line.stream == "stdout" else self.err
         self._write(target, f"{prefix(line)}{text}\n")
 
+    @property
+    def unseen(self) -> bool:
+        """Whether it shows no more lines."""
+        return self.quiet or self.ending or self.out.unread
+
     def event(self, event: Event) -> None:
         """Move the progress line on; say what people must know at once."""
         self.progress.note(event)
@@ -170,6 +175,11 @@ class JsonScreen:
     def line(self, line: Line) -> None:
         """A line of output."""
         self._write({"kind": "output"} | asdict(line))
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it shows no more lines."""
+        return self.out.failure is not None
 
     def event(self, event: Event) -> None:
         """Something happened."""

@@ -70,6 +70,10 @@ class Announcer(Protocol):
     def event(self, event: Event) -> None:
         """Something happened."""
 
+    @property
+    def unseen(self) -> bool:
+        """Whether it shows no more lines."""
+
     def plan(self, plan: Plan, directory: Path) -> None:
         """What was decided, and where the run is recorded; nothing has started yet."""
 

@@ -82,7 +82,8 @@ def _run(
     whole: Whole, sessions: list[Session], inbox: Inbox, plan: Plan, record: Record
 ) -> Outcome:
     request = whole.request
-    watch = Watch(whole.screen, record)
+    screen, interrupts = whole.screen, whole.interrupts
+    watch = Watch(screen, record, lambda: screen.unseen or interrupts.count > 1)
     if whole.elastic:
         watch.history.least = request.min_nodes or len(plan.nodes)
     if request.detached:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from dslaunch.node.frames import NO_RANK, Message, Output
@@ -29,8 +30,15 @@ class Screen(Protocol):
 class Watch:
     """One run as it is seen from here."""
 
-    def __init__(self, screen: Screen, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        record: Record | None = None,
+        unseen: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.screen, self.record = screen, record
+        self.unseen = unseen
+        """Whether nobody sees the lines, so that only the last of many are made."""
         self.history = History()
         self.lines: dict[tuple[Source, int], Lines] = defaultdict(Lines)
         self.last: dict[Source, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
@@ -54,7 +62,8 @@ class Watch:
         when = output.time - offset
         if self.record is not None:
             self.record.output(*source, output.data, when, output.stream)
-        for line in self.lines[source, output.stream].feed(output.data, time.monotonic()):
+        data = _last_lines(output.data) if self.unseen() else output.data
+        for line in self.lines[source, output.stream].feed(data, time.monotonic()):
             self._line(source, output.stream, line, when)
 
     def flush(self, source: Source) -> None:
@@ -78,6 +87,12 @@ class Watch:
         self.last[source].append(text)
         name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
         self.screen.line(Line(when, *source, name, text))
+
+
+def _last_lines(data: bytes) -> bytes:
+    """As many as are kept, beginning with a line of their own; all, if they are no more."""
+    last = data.rsplit(b"\n", KEPT_LINES + 1)[1:]
+    return data if len(last) <= KEPT_LINES else b"\n" + b"\n".join(last)
 
 
 def read_event(host: str, message: Message, offset: float) -> Event:

@@ -104,6 +104,7 @@ def test_a_run_whose_reader_leaves_ends_and_is_recorded(directory: Path):
     assert done.stdout.endswith("│y\n")
     assert (done.returncode, status) == (141, "interrupted")
     assert "Traceback" not in done.stderr
+    assert "nothing of the run is left on any node" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["", "--json"])

@@ -1,0 +1,43 @@
+"""What is made of output that nobody sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dslaunch.node.frames import Output
+from dslaunch.run.events import Event, Line
+from dslaunch.run.watch import KEPT_LINES, Watch
+
+
+@dataclass
+class Screen:
+    """Keeps the lines that it is given."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def line(self, line: Line) -> None:
+        self.lines.append(line.text)
+
+    def event(self, event: Event) -> None:
+        """Nothing."""
+
+
+def test_of_many_lines_that_nobody_sees_only_the_last_are_made_and_none_is_torn() -> None:
+    screen, source = Screen(), ("n1", 0)
+    watch = Watch(screen, unseen=lambda: True)
+    for data in (b"begin", b"".join(b"line %d\n" % i for i in range(1000)) + b"half", b" done\n"):
+        watch.output("n1", Output(0, 1, 1.0, data), 0.0)
+    last = [f"line {i}" for i in range(1000 - KEPT_LINES, 1000)]
+    assert screen.lines == ["begin", *last, "half done"]
+    assert list(watch.last[source]) == [*last[1:], "half done"]
+
+
+def test_few_lines_are_all_made_whoever_sees_them() -> None:
+    seen, unseen = Screen(), Screen()
+    data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))
+    for screen in (seen, unseen):
+        watch = Watch(screen, unseen=lambda screen=screen: screen is unseen)  # type: ignore[misc]
+        for _ in range(3):
+            watch.output("n1", Output(0, 1, 1.0, data), 0.0)
+    assert seen.lines == unseen.lines
+    assert len(seen.lines) == 3 * KEPT_LINES
