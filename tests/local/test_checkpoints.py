@@ -6,7 +6,7 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dslaunch.cli.checkpoint import APP
+from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError
 
 NODES = """\
@@ -106,6 +107,27 @@ def test_what_was_gathered_is_spread_to_other_nodes(call: Call, home: Path) -> N
     names = {f"step7/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (2, 3)}
     assert files(home / "node3/work/out") == {*names, "step7/mp_rank_00_model_states.pt", "latest"}
     assert "all whole and in place" in call("verify", "c.yaml", "out", "-i", "node1@node3").stdout
+
+
+def test_spread_waits_for_no_node_that_it_does_not_need(
+    call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dslaunch.run import places
+
+    asked: list[list[str]] = []
+    real = places.open_places
+
+    def recorded(cluster: Cluster, nodes: Sequence[Node]) -> object:
+        asked.append([node.host for node in nodes])
+        return real(cluster, nodes)
+
+    monkeypatch.setattr(places, "open_places", recorded)
+    call("gather", "c.yaml", "out", "--to", f"node1:{home}/node1/all")
+    call("gather", "c.yaml", "out", "--to", "all")
+    call("spread", "c.yaml", "out", "--from", "all", "-i", "node2@node3")
+    call("spread", "c.yaml", "out", "--from", f"node1:{home}/node1/all", "-i", "node2@node3")
+    every = ["node1", "node2", "node3"]
+    assert asked == [every, every, ["node2", "node3"], every]
 
 
 def test_verify_names_what_a_node_lacks(call: Call) -> None:

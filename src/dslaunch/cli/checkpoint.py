@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,8 +174,14 @@ def spread(
     from dslaunch.run.checkpoints import check_apart, look_here
     from dslaunch.run.checkpoints import spread as spread_all
 
-    with all_nodes(words) as (cluster, directory, holdings, reached):
-        allocation = select(cluster, selection(include, exclude, nodes, slots, label))
+    wish = selection(include, exclude, nodes, slots, label)
+
+    def needed(cluster: Cluster) -> Container[str]:
+        own = select(cluster, wish).hosts if from_ else [node.host for node in cluster.nodes]
+        return {*own, (from_ or "").partition(":")[0]}
+
+    with all_nodes(words, needed) as (cluster, directory, holdings, reached):
+        allocation = select(cluster, wish)
         with contextlib.ExitStack() as stack:
             source = holdings
             if from_ is not None:

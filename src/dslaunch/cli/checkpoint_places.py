@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,14 +46,21 @@ def on_nodes(cluster: Cluster, directory: str | None) -> str:
 
 
 @contextlib.contextmanager
-def all_nodes(words: list[str] | None) -> Iterator[tuple[Cluster, str, Holdings, Reached]]:
-    """The cluster, the directory, what its nodes have there, and the connections to them."""
+def all_nodes(
+    words: list[str] | None, needed: Callable[[Cluster], Container[str]] | None = None
+) -> Iterator[tuple[Cluster, str, Holdings, Reached]]:
+    """The cluster, the directory, what its nodes have there, and the connections to them.
+
+    `needed` says which nodes, so that one that is lost and not needed is not waited for.
+    """
     from dslaunch.run.checkpoints import look
     from dslaunch.run.follow import nothing_reached
     from dslaunch.run.places import open_places
 
     cluster, directory = opened(words)
-    with open_places(cluster, cluster.nodes) as (places, reached):
+    hosts = [node.host for node in cluster.nodes] if needed is None else needed(cluster)
+    asked = [node for node in cluster.nodes if node.host in hosts]
+    with open_places(cluster, asked) as (places, reached):
         if not places:
             raise nothing_reached(reached, directory)
         yield cluster, directory, look(places, reached, directory), reached
