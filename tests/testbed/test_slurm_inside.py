@@ -72,6 +72,8 @@ def test_ctrl_c_ends_all_ranks_and_leaves_nothing(site: Site) -> None:
     assert "nothing of the run is left on any node" in done.stderr
     lines = done.stdout.splitlines()
     assert {"node1:0│[]", "node2:1│[]"} <= set(lines)  # the ranks are no tasks of SLURM
+    later = site.run("status", "latest")  # outside of the allocation
+    assert (later.returncode, "interrupted" in later.stdout) == (0, True), later.stderr
     assert sum(bool(re.search(rf"│in \d+ {site.path}$", line)) for line in lines) == 2
 
 

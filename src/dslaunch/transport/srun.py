@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import expand
-from dslaunch.errors import NodeError, NodeFailure, ToolMissingError, UsageError
+from dslaunch.errors import NodeError, NodeFailure, UsageError
 from dslaunch.transport.process import ProcessChannel, login_line
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def places(environ: Mapping[str, str]) -> dict[str, Place]:
         folded = environ.get(f"SLURM_JOB_NODELIST{ending}", "")
         if not job or not folded:
             raise UsageError(
-                "transport `srun`: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set: "
+                f"transport `srun`: SLURM_JOB_ID or SLURM_JOB_NODELIST{ending} is not set: "
                 "this is no allocation of SLURM",
                 hint="call it inside salloc or a job",
             )
@@ -119,23 +119,25 @@ class SrunConnection:
 
 
 class SrunTransport:
-    """Starts a step for each program."""
+    """Starts a step for each program. Outside an allocation it can be had, for those who look at a
+    run that went by steps, and reaches no node."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        if shutil.which("srun", path=environ.get("PATH")) is None:
-            raise ToolMissingError(
-                "transport `srun` needs SLURM's program srun",
-                hint="`--transport fabric` reaches the nodes by SSH",
-            )
-        self._places = places(environ)
+        self._here = shutil.which("srun", path=environ.get("PATH")) is not None
+        self._places = places(environ) if environ.get("SLURM_JOB_ID") else {}
         self._env = environment(environ)
 
     def connect(self, node: Node) -> SrunConnection:
         """Find the node in the allocation. Raises NodeError."""
         place = self._places.get(node.host)
         if place is None:
-            why = "it is no node of the SLURM allocation that we are in"
-            hint = "leave it out, or reach it by SSH: `--transport fabric`"
+            why = "it is no node of a SLURM allocation that we are in"
+            hint = (
+                "call it inside the allocation; once that is over, nothing of a run is left there"
+            )
+            raise NodeError((NodeFailure(node.host, "name", why, hint),))
+        if not self._here:
+            why, hint = "there is no srun here", "`--transport fabric` reaches it by SSH"
             raise NodeError((NodeFailure(node.host, "name", why, hint),))
         return SrunConnection(command(place, node.host, 1), self._env)
 
@@ -144,5 +146,5 @@ class SrunTransport:
 
 
 def make(cluster: Cluster) -> SrunTransport:
-    """The allocation that we are in. Raises UsageError, ToolMissingError."""
+    """The allocation that we are in. Raises UsageError for one without a list of its nodes."""
     return SrunTransport(os.environ)

@@ -75,7 +75,7 @@ def test_emulated_nodes_have_homes_of_their_own(tmp_path: Path) -> None:
 
 def test_every_built_in_transport_can_be_had() -> None:
     assert transport.names() == ("fabric", "fake", "local", "openssh", "srun")
-    for name in ("fabric", "local", "openssh"):
+    for name in ("fabric", "local", "openssh", "srun"):
         transport.get(name, Cluster("c", (NODE,))).close()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.cluster.model import Node
-from dslaunch.errors import NodeError, ToolMissingError, UsageError
+from dslaunch.errors import NodeError, UsageError
 from dslaunch.transport.srun import SrunTransport, places
 
 STAND_IN = """#!/bin/sh
@@ -64,7 +64,7 @@ def test_what_srun_says_of_every_step_is_not_taken_for_the_programs_words(
 def test_a_node_of_elsewhere_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(NodeError) as caught:
         SrunTransport(environ).connect(Node("n3", (0,)))
-    assert "no node of the SLURM allocation" in caught.value.failures[0].message
+    assert "no node of a SLURM allocation" in caught.value.failures[0].message
 
 
 def test_components_of_a_heterogeneous_job_have_their_own_lists() -> None:
@@ -77,9 +77,14 @@ def test_components_of_a_heterogeneous_job_have_their_own_lists() -> None:
     ]  # fmt: skip
 
 
-def test_without_an_allocation_or_srun_it_says_what_to_do(environ: dict[str, str]) -> None:
-    del environ["SLURM_JOB_ID"]
+def test_without_an_allocation_or_srun_no_node_is_reached(environ: dict[str, str]) -> None:
+    outside = {name: value for name, value in environ.items() if not name.startswith("SLURM_JOB")}
+    for given, why in (
+        (outside, "no node of a SLURM allocation"),
+        (environ | {"PATH": "/nowhere"}, "there is no srun here"),
+    ):
+        with pytest.raises(NodeError) as caught:
+            SrunTransport(given).connect(Node("n1", (0,)))
+        assert why in caught.value.failures[0].message
     with pytest.raises(UsageError, match="no allocation of SLURM"):
-        SrunTransport(environ)
-    with pytest.raises(ToolMissingError, match="needs SLURM's program srun"):
-        SrunTransport(environ | {"PATH": "/nowhere"})
+        places(outside)
