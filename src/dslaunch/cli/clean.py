@@ -130,7 +130,7 @@ def _why_detached(runs: list[Local]) -> dict[str, str]:
     for run in runs:
         try:
             cluster = run.cluster()
-        except (OSError, ValueError):  # of another version
+        except UsageError:  # of another version
             unknown.add(run.run)
             continue
         if cluster not in clusters:

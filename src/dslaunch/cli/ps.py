@@ -10,6 +10,7 @@ import typer
 
 from dslaunch.cli import slurm_runs, ui
 from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterFile, open_cluster
+from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,15 @@ def clusters(file: Path | None, local: list[Local]) -> list[Cluster]:
         for run in local
         if (run.living or run.about["detached"]) and not slurm_runs.is_slurm(run)
     ]
-    return list({run.cluster().name: run.cluster() for run in going}.values())
+    found: dict[str, Cluster] = {}
+    for run in going:
+        try:
+            cluster = run.cluster()
+        except UsageError as error:
+            ui.say(error.message)
+        else:
+            found[cluster.name] = cluster
+    return list(found.values())
 
 
 def ask_nodes(of: list[Cluster]) -> tuple[dict[str, RunState], dict[str, str]]:

@@ -15,6 +15,7 @@ from dslaunch.launch.command import Var
 from dslaunch.launch.facts import Facts, NodeFacts
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import RUN_DIRECTORY, Decided, Decision, File
+from dslaunch.plural import counted
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
@@ -108,7 +109,8 @@ def plan_shipments(
 
 def _code_decision(source: Source, shipments: list[Shipment], facts: Facts) -> Decision:
     if not shipments:
-        why = f"{len(source.digests)} files compared on {len(facts.nodes)} nodes"
+        files, nodes = counted(len(source.digests), "file"), counted(len(facts.nodes), "node")
+        why = f"{files} compared on {nodes}"
         return Decision("code", f"{source.remote} is the same everywhere", why)
     size = sum((source.local / path).stat().st_size for path in shipments[0].paths)
     count = max(len(s.paths) for s in shipments)

@@ -34,10 +34,18 @@ class Local:
     result: Mapping[str, Any] | None
 
     def cluster(self) -> Cluster:
-        """The cluster as it was when the run began."""
+        """The cluster as it was when the run began. Raises UsageError if that cannot be read."""
         from pydantic import TypeAdapter
 
-        return TypeAdapter(Cluster).validate_json((self.directory / CLUSTER).read_text("utf-8"))
+        path = self.directory / CLUSTER
+        try:
+            return TypeAdapter(Cluster).validate_json(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            raise UsageError(
+                f"{self.run}: its record of the cluster cannot be read: {path} is damaged, or of "
+                "another version of dslaunch",
+                hint="name the cluster file",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

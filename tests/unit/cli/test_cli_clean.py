@@ -134,3 +134,15 @@ def test_an_age_that_is_none_and_options_about_nodes_are_refused(records: Record
     with pytest.raises(UsageError, match="about this machine"):
         clean.clean(older="30d", ended=True)
     assert records.left == {"old"}
+
+
+def test_a_record_of_another_version_does_not_keep_ps_from_the_others(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {"detached": True, "world_size": 2, "launcher": "direct", "started": time.time()}
+    records.add("old", days=1, **known)
+    records.home.joinpath("runs/old/cluster.json").write_text('{"nodes": 3}')
+    ps.ps(everything=True)
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1].split()[:2] == ["old", "unknown"]
+    assert "old: its record of the cluster cannot be read" in told.err
