@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
-import signal
 import sys
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -56,7 +54,6 @@ def root(
 
 def main() -> None:
     """Run the program."""
-    signal.signal(signal.SIGINT, _interrupted)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # arguments and variables that are no UTF-8 come out as the bytes that they were
         sys.stdout.reconfigure(errors="surrogateescape")
@@ -82,8 +79,3 @@ def _invoke(args: list[str]) -> NoReturn:
         except MoreOptions as more:
             args = args[: len(args) - more.unread] + more.rest
             own = more.own
-
-
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C where nothing has been started yet: leave without a word."""
-    raise SystemExit(128 + number)

@@ -223,3 +223,18 @@ def test_a_hostfile_is_rendered_without_ssh_templates_or_torch(cluster_file: Pat
     unneeded = {"fabric", "paramiko", "jinja2", "torch", "ClusterShell", "asyncio", "rich"}
     assert "yaml" in imported
     assert not imported & unneeded
+
+
+def test_ctrl_c_while_the_program_is_still_being_imported_says_nothing() -> None:
+    program = """
+import os, signal, sys
+from dslaunch.cli.start import start
+class Now:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Now())
+start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
