@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.remarks import Github, Json, Sarif, form, show
 from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ Given = Annotated[
     Path, typer.Argument(metavar="FILE", help="The script; - for standard input.", allow_dash=True)
 ]
 Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
-Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
 
 
 def slurm_lint(
@@ -43,15 +41,13 @@ def slurm_lint(
 
     Example: dslaunch slurm lint train.sbatch --fix
     """
-    if as_json + sarif + github > 1:
-        raise UsageError("--json, --sarif and --github: one of them")
-    form = "json" if as_json else "sarif" if sarif else "github" if github else "text"
+    wanted = form(as_json=as_json, sarif=sarif, github=github)
     text = _read(file)
     verdict = _verdict(text, file)
     if fix:
         verdict = _mend(file, text, verdict)
-    _show(verdict.remarks, form)
-    if form == "text":
+    show(verdict.remarks, wanted)
+    if wanted == "text":
         _praise(verdict.right)
     if any(remark.level == "error" for remark in verdict.remarks):
         sys.exit(ConfigError.exit_code)
@@ -106,18 +102,6 @@ def _mend(file: Path, text: str, before: Verdict) -> Verdict:
     gone = len(before.remarks) - len(after.remarks)
     ui.say(f"{file}: mended; {gone} of {len(before.remarks)} remarks are gone")
     return after
-
-
-def _show(remarks: Sequence[Remark], form: str) -> None:
-    from dslaunch import __version__
-    from dslaunch.report import lint as report
-
-    if form == "sarif":
-        ui.result(report.as_sarif(remarks, __version__))
-    elif form == "github":
-        ui.result(report.as_github(remarks))
-    else:
-        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks))
 
 
 def _praise(right: Sequence[Remark]) -> None:

@@ -190,10 +190,11 @@ class ClusterFile(Section):
         description="The machines, in rank order. One entry may stand for many.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Literal["local", "fabric", "openssh", "fake"] = Field(
+    transport: Literal["local", "fabric", "openssh", "srun", "fake"] = Field(
         "fabric",
         description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
-        "system's ssh), `local` (this machine), `fake` (a script of answers, for tests).",
+        "system's ssh), `srun` (steps of the SLURM allocation that we are in), `local` (this "
+        "machine), `fake` (a script of answers, for tests).",
     )
     ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
     network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")

@@ -12,7 +12,7 @@ OneLine = Annotated[Written, Matching(r"[^\s\x00](?:[^\r\n\x00]*[^\s\x00])?", "t
 Memory = Annotated[Written, Matching(r"[0-9]+[KMGT]?", "a size such as `500G`, or `0` for all")]
 Signal = Annotated[Written, Matching(r"USR[12]@[1-9][0-9]{0,4}", "such as `USR1@600`")]
 NamePart = Annotated[Written, Matching(r"[A-Za-z0-9.-]+", "part of a host's name")]
-Count = Annotated[Written, Matching(r"[1-9][0-9]{0,6}", "a number above 0")]
+Count = Annotated[Written, Matching(r"[1-9][0-9]{0,6}", "a number from 1 to 9999999")]
 
 
 class ContainerSection(Section):

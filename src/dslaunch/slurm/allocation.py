@@ -148,7 +148,8 @@ def file_of(cluster: Cluster, text: str) -> str:
         data |= yamltext.parse(text, cluster.name, verbatim=schema.VERBATIM).data
     for name in ("python", "activate"):  # each node has its own
         data.pop(name, None)
-    return json.dumps(data | {"nodes": [_entry(node) for node in cluster.nodes]}, indent=1) + "\n"
+    data |= {"transport": cluster.transport, "nodes": [_entry(node) for node in cluster.nodes]}
+    return json.dumps(data, indent=1) + "\n"
 
 
 def _entry(node: Node) -> dict[str, Any]:

@@ -191,8 +191,9 @@ OUT_OF_MEMORY = (
     "JobId=12 JobName=train JobState=OUT_OF_MEMORY Reason=OutOfMemory Requeue=0 Restarts=0 "
     "ExitCode=0:125 NodeList=node1 BatchHost=node1"
 )
-"""As SLURM 22.05 tells it where cgroups hold a job to its memory (slurmctld/job_mgr.c, SIG_OOM is
-125): only there is such a state, and the tests' machines have no cgroup of their own."""
+"""Made after what SLURM tells where cgroups hold a job to its memory; only there is such a state,
+and the tests' machines have no cgroup of their own. SIG_OOM is 253, of which 125 is left
+(slurm.h)."""
 NEVER = (
     "JobId=12 JobName=train JobState=CANCELLED Reason=DependencyNeverSatisfied "
     "Dependency=afterok:1(failed) Requeue=0 Restarts=0 ExitCode=0:0 NodeList= NumNodes=2"

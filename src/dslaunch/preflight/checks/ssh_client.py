@@ -34,6 +34,8 @@ def _why_not(scope: Scope) -> str:
         return "emulated nodes have no sshd"
     if NAME in scope.named or "mpi" in scope.purposes:
         return ""
+    if scope.cluster.transport == "srun":
+        return "nobody logs in: the nodes are reached by steps of the allocation"
     if scope.cluster.transport != "fabric":
         return "the nodes were reached with it"
     return f"more than {FEW} nodes; ask with --only {NAME}" if len(scope.nodes) > FEW else ""
