@@ -103,6 +103,7 @@ def make_batch(asked: options.Asked, chosen: Selection, settings: list[str]) -> 
     from dslaunch.launch.assume import assume
     from dslaunch.render.launch import Launch
     from dslaunch.render.sbatch import Batch
+    from dslaunch.run.ds_config import config_errors
     from dslaunch.run.prepare import localise_config
     from dslaunch.slurm.settings import overridden
 
@@ -111,6 +112,8 @@ def make_batch(asked: options.Asked, chosen: Selection, settings: list[str]) -> 
     decided = assume(cluster, allocation, str(Path.cwd()))
     shared, count = cluster.storage.shared, len(allocation.placements)
     job, files, _ = localise_config(asked.job, Path.cwd(), shared, count)
+    for error in config_errors(asked.job, Path.cwd(), allocation):
+        ui.say(f"warning: {error}")
     wanted = overridden(cluster.slurm, settings)
     if chosen.nodes is not None:
         wanted = replace(wanted, nodes=None)

@@ -11,6 +11,7 @@ from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.plan import World, make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.run.detach import detach
+from dslaunch.run.ds_config import config_errors, warnings
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
@@ -39,6 +40,7 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     job = counted(request, count)
     question = inquiry(request.cluster, allocation, job, request.cwd)
     gate = Gate(question, job, opening.connections) if request.preflight else None
+    errors = config_errors(request.job, request.cwd, allocation)
     sessions = _greeted(whole, opening)
     if count:
         question = replace(question, before=agent_run(whole.run, count - 1))
@@ -49,6 +51,7 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     )
     decided = kept.before(request.job, decided) if kept else decided
     decided = gate.passed(decided) if gate else decided
+    decided = replace(decided, decisions=(*decided.decisions, *warnings(errors)))
     world = World(allocation, decided.rendezvous, job.min_nodes)
     launchers.get(job.launcher).check(world)
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)

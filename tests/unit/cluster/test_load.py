@@ -152,7 +152,7 @@ NODE = "{host: a, slots: 1}"
         (
             ONE + "transport: fabrik",
             "2:1: transport: expected `local`, `fabric`, "
-            "`openssh` or `fake`, got 'fabrik', did you mean `fabric`?",
+            "`openssh`, `srun` or `fake`, got 'fabrik', did you mean `fabric`?",
         ),
         (ONE + "ssh:", "2:1: ssh: expected a mapping, got nothing"),
         (ONE + "ssh: {port: 0}", "2:7: ssh.port: expected at least 1, got 0"),
