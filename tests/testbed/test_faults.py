@@ -213,7 +213,7 @@ def test_a_fault_is_noticed_told_and_leaves_nothing(project: Project, case: Case
         mend(project, case.fault, running)
     noticed = check(case, watched, code, began)
     project.cluster.heal()
-    check_logs(project, watched)
+    check_logs(project, watched, least=6 if case.phase in (MIDDLE, ENDING) else 0)
     assert project.cluster.leftovers(within=20) == {}
     write_row(case, code, noticed, over)
 
@@ -242,17 +242,17 @@ def check(case: Case, watched: Watched, code: int, began: float) -> tuple[float,
     return found[0] - began, found[1]
 
 
-def check_logs(project: Project, watched: Watched) -> None:
-    """Every rank's log is a whole beginning of what it wrote."""
+def check_logs(project: Project, watched: Watched, least: int) -> None:
+    """Every rank's log is a whole beginning of what it wrote, of so many lines at least."""
     found = watched.seen(r"  run +/", "err")
     if found is None:
         return
-    logs = f"{found[1].split()[-1]}/logs"
-    for rank in range(8):
-        path = f"{logs}/node{rank // 2 + 1}.{rank}.log"
-        text = project.cluster.run("control", ["cat", path], user="root").stdout
-        numbers = [int(n) for n in re.findall(r"^line (\d+)$", text, re.MULTILINE)]
-        assert numbers == list(range(len(numbers)))
+    logs = [f"{found[1].split()[-1]}/logs/node{rank // 2 + 1}.{rank}.log" for rank in range(8)]
+    text = project.cluster.run("control", ["grep", "-H", "^line", *logs], user="root").stdout
+    for log in logs:
+        lines = re.findall(rf"^{re.escape(log)}:line (\d+)$", text, re.MULTILINE)
+        assert [int(number) for number in lines] == list(range(len(lines)))
+        assert len(lines) >= least
 
 
 def write_row(case: Case, code: int, noticed: tuple[float, str] | None, over: float) -> None:

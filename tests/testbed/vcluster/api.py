@@ -41,10 +41,15 @@ class NodeProcess:
 
     @property
     def system(self) -> bool:
-        """Whether a node always has it: the init, the sshd that listens, SLURM's daemons."""
-        title = " ".join(self.argv)
-        daemon = Path(title.partition(" ")[0].rstrip(":")).name in DAEMONS
-        return self.pid == 1 or daemon or (title.startswith("sshd: ") and "[listener]" in title)
+        """Whether a node always has it."""
+        return is_system(self.pid, self.argv)
+
+
+def is_system(pid: int, argv: Sequence[str]) -> bool:
+    """Whether a node always has such a process: init, the sshd that listens, SLURM's daemons."""
+    title = " ".join(argv)
+    daemon = Path(title.partition(" ")[0].rstrip(":")).name in DAEMONS
+    return pid == 1 or daemon or (title.startswith("sshd: ") and "[listener]" in title)
 
 
 class Running:
@@ -298,8 +303,10 @@ class VirtualCluster:
         return left
 
     def _busy(self) -> dict[str, list[NodeProcess]]:
-        alive = [name for name, node in self.cluster.nodes.items() if node.alive]
-        found = {name: self.processes(name) for name in alive}
+        """Looks from outside first, which starts no process."""
+        seen = self.seen().items()
+        busy = [name for name, there in seen if any(not is_system(p.pid, p.argv) for p in there)]
+        found = {name: self.processes(name) for name in busy}
         return {name: running for name, running in found.items() if running}
 
     # ------------------------------------------------------------ faults
