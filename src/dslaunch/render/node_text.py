@@ -146,7 +146,8 @@ def _attended(command: Command, notice: Notice | None, direct: bool, after: list
         f"{wrapped(command)} &",
         f"{child}=$! asked=0{' warned=false' if notice else ''}",
         *([_notice_trap(notice.signal, child, direct)] if notice else []),
-        f"trap 'asked=$((asked + 1)); kill \"${child}\"' TERM",
+        # SLURM may have ended it already
+        f"trap 'asked=$((asked + 1)); kill \"${child}\" 2> /dev/null' TERM",
         "while :; do",
         "  seen=$asked",
         f'  wait "${child}"; code=$?',

@@ -23,7 +23,7 @@ ranks=$((SLURM_NNODES * 4))
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 --module \
   trainer.main --config configs/7b.yaml &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -21,7 +21,7 @@ cd "$HOME"/projects/llm || exit
   --nproc-per-node=4 --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" \
   --master-port="$MASTER_PORT" --tee=3 --module trainer.main --config configs/7b.yaml &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -24,7 +24,7 @@ export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python3 -u train.py --deepspeed ds_config.json &
 rank=$! asked=0
-trap 'asked=$((asked + 1)); kill "$rank"' TERM
+trap 'asked=$((asked + 1)); kill "$rank" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$rank"; code=$?

@@ -25,7 +25,7 @@ python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=2 
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -31,7 +31,7 @@ world=$(printf '{%s}' "${world#,}" | base64 -w 0 | tr '+/' '-_')
 python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLURM_NODEID" \
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

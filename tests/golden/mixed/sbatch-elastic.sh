@@ -40,7 +40,7 @@ python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --max-restarts
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -66,7 +66,7 @@ export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -92,7 +92,7 @@ python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --max-restarts
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

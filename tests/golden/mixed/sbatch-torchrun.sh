@@ -36,7 +36,7 @@ python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=8 --node-rank="$
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
   ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -58,7 +58,7 @@ cd '/home/me/my project' || exit
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -80,7 +80,7 @@ python3 -u -m torch.distributed.run --nnodes=4 --nproc-per-node=2 --node-rank="$
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --deepspeed \
   ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

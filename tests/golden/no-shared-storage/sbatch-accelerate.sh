@@ -24,7 +24,7 @@ python3 -u -m accelerate.commands.launch --num_processes="$ranks" --num_machines
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 \
   finetune.py --deepspeed --deepspeed_config ds_config.json --epochs 3 &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

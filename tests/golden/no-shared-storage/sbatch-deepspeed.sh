@@ -27,7 +27,7 @@ python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLUR
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" finetune.py --deepspeed \
   --deepspeed_config ds_config.json --epochs 3 &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -27,7 +27,7 @@ python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 
   --local-addr="$SLURMD_NODENAME" --tee=3 finetune.py --deepspeed --deepspeed_config \
   ds_config.json --epochs 3 &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

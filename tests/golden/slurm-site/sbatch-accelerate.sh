@@ -29,7 +29,7 @@ python3 -u -m accelerate.commands.launch --num_processes="$ranks" --num_machines
   --main_process_port="$MASTER_PORT" --gpu_ids=all --multi_gpu --same_network --tee=3 train.py \
   --resume auto &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

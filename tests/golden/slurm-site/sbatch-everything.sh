@@ -47,7 +47,7 @@ python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=4 
   train.py --resume auto &
 launcher=$! asked=0 warned=false
 trap 'asked=$((asked + 1)) warned=true; kill -USR1 $(cat "/proc/$launcher/task/$launcher/children")' USR1
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -22,7 +22,7 @@ python3 -u -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 
   --node-rank="$SLURM_NODEID" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 \
   train.py --deepspeed ds_config.json &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -39,7 +39,7 @@ python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLUR
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
   'it costs $5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -65,7 +65,7 @@ python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLUR
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
   'it costs $5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -91,7 +91,7 @@ python3 -u -m deepspeed.launcher.launch --world_info="$world" --node_rank="$SLUR
   --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" train.py --model 'llama 8b' --note \
   'it costs $5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -36,7 +36,7 @@ export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
 rank=$! asked=0
-trap 'asked=$((asked + 1)); kill "$rank"' TERM
+trap 'asked=$((asked + 1)); kill "$rank" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$rank"; code=$?
@@ -59,7 +59,7 @@ export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
 rank=$! asked=0
-trap 'asked=$((asked + 1)); kill "$rank"' TERM
+trap 'asked=$((asked + 1)); kill "$rank" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$rank"; code=$?
@@ -82,7 +82,7 @@ export TORCH_NCCL_ASYNC_ERROR_HANDLING="${TORCH_NCCL_ASYNC_ERROR_HANDLING:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python3 -u train.py --model 'llama 8b' --note 'it costs $5' &
 rank=$! asked=0
-trap 'asked=$((asked + 1)); kill "$rank"' TERM
+trap 'asked=$((asked + 1)); kill "$rank" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$rank"; code=$?

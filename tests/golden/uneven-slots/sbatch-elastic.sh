@@ -38,7 +38,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=8 --max-restarts
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --model 'llama 8b' --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -63,7 +63,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --max-restarts
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --model 'llama 8b' --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -88,7 +88,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=2 --max-restarts
   --rdzv-endpoint="$MASTER_ADDR":"$MASTER_PORT" --rdzv-conf=is_host="$is_host" \
   --local-addr="$SLURMD_NODENAME" --tee=3 train.py --model 'llama 8b' --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?

@@ -34,7 +34,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=8 --node-rank="$
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
   --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -55,7 +55,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=4 --node-rank="$
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
   --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
@@ -76,7 +76,7 @@ python3 -u -m torch.distributed.run --nnodes=3 --nproc-per-node=2 --node-rank="$
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --tee=3 train.py --model 'llama 8b' \
   --note 'it costs $$5' &
 launcher=$! asked=0
-trap 'asked=$((asked + 1)); kill "$launcher"' TERM
+trap 'asked=$((asked + 1)); kill "$launcher" 2> /dev/null' TERM
 while :; do
   seen=$asked
   wait "$launcher"; code=$?
