@@ -68,7 +68,8 @@ def _table(command: Callable[..., None]) -> Iterator[str]:
 
 def _name(parameter: inspect.Parameter, info: Info) -> str:
     if isinstance(info, ArgumentInfo):
-        return f"`[{info.metavar}]`"
+        needed = parameter.default is inspect.Parameter.empty
+        return f"`{info.metavar}`" if needed else f"`[{info.metavar}]`"
     # in an annotation the first name stands where the default of a plain call would
     given = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
     flags = sorted(given, key=len) or [f"--{parameter.name.replace('_', '-')}"]
@@ -77,7 +78,8 @@ def _name(parameter: inspect.Parameter, info: Info) -> str:
 
 
 def _default(value: Any) -> str:
-    return "" if value is None or value is False or value in ("", 0) else f"`{value}`"
+    nothing = (None, False, "", 0, inspect.Parameter.empty)
+    return "" if value in nothing else f"`{value}`"
 
 
 def _format_section() -> str:
