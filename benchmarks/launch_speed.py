@@ -1,7 +1,11 @@
 """How long until the first rank speaks, all have met, and all is over: dslaunch and its peers.
 
 Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds in
-turn: best (median). Needs what the sshd tests need. `python benchmarks/launch_speed.py [ROUNDS]`
+turn: best (median). Needs what the sshd tests need.
+
+    python benchmarks/launch_speed.py [ROUNDS] [PART OF A NAME...]
+
+Names choose among the launches, as `torchrun` both that have it in their name.
 """
 
 from __future__ import annotations
@@ -39,11 +43,13 @@ def main() -> None:
     if reason := missing():
         sys.exit(f"skipped: {reason}")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    parts = sys.argv[2:] or [""]
+    chosen = {name: line for name, line in LAUNCHES.items() if any(p in name for p in parts)}
     with VirtualCluster(nodes=NODES, directory=tempfile.mkdtemp(prefix="bench-")) as cluster:
         prepare(cluster)
-        found: dict[str, list[Times]] = {name: [] for name in LAUNCHES}
+        found: dict[str, list[Times]] = {name: [] for name in chosen}
         for turn in range(rounds + 1):  # the first warms the caches
-            for name, line in LAUNCHES.items():
+            for name, line in chosen.items():
                 times = measure(cluster, line(cluster, 20000 + turn))
                 if turn:
                     found[name].append(times)
@@ -123,22 +129,26 @@ def each_point(of: Callable[[Iterable[float]], float], times: list[Times]) -> Ti
 
 
 def report(found: dict[str, list[Times]]) -> None:
-    """Each launch's best and median times, and the differences that matter.
-
-    The differences are those of the best: what else the machine does can only add to a time.
-    """
+    """Each launch's best and median times, and the differences that matter: of the best, since what
+    else the machine does can only add to a time, and of the medians."""
     best = {name: each_point(min, times) for name, times in found.items()}
+    middle = {name: each_point(statistics.median, times) for name, times in found.items()}
     print(f"{'seconds until':24}{'first line':>14}{'all joined':>14}{'end':>14}")
-    for name, times in found.items():
-        pairs = zip(best[name], each_point(statistics.median, times), strict=True)
+    for name in found:
+        pairs = zip(best[name], middle[name], strict=True)
         print(f"{name:24}" + "".join(f"{f'{b:.2f} ({m:.2f})':>14}" for b, m in pairs))
     for ours, theirs, limit in (
         ("dslaunch direct", "ranks by bare ssh", 1.0),
         ("dslaunch torchrun", "torchrun by ssh", 0.7),
     ):
-        more = [a - b for a, b in zip(best[ours], best[theirs], strict=True)]
-        words = ", ".join(f"{m:+.2f}" for m in more)
-        print(f"{ours} minus {theirs}: {words}  (wanted: at most {limit:+.1f} each)")
+        if ours in found and theirs in found:
+            words = (less(best[ours], best[theirs]), less(middle[ours], middle[theirs]))
+            print(f"{ours} minus {theirs}: {words[0]} ({words[1]})  (wanted: {limit:+.1f} each)")
+
+
+def less(ours: Times, theirs: Times) -> str:
+    """The differences at the three points."""
+    return ", ".join(f"{a - b:+.2f}" for a, b in zip(ours, theirs, strict=True))
 
 
 if __name__ == "__main__":
