@@ -340,15 +340,15 @@ class Paper:
     def write(self, judged: Judged) -> None:
         """Write and print everything that was asked for. Raises Exit with code 4 if the cluster
         is not fit."""
-        from dslaunch.preflight.changes import changes
-        from dslaunch.report.preflight import change_rows
-
         report = judged.report
         if self.save is not None:
             _write(self.save, judged.facts.to_json())
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
+            from dslaunch.preflight.changes import changes
+            from dslaunch.report.preflight import change_rows
+
             ui.say("\n".join(change_rows(changes(judged.before, report), ui.width())))
         if not report.fit:
             raise typer.Exit(PreflightError.exit_code)
@@ -366,12 +366,13 @@ class Paper:
             ui.result("\n".join(rows(report, ui.width(), every=self.every, colour=colour)))
 
     def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
-        from dslaunch.report.junit import as_junit
-        from dslaunch.report.page import as_page
-
         if self.junit is not None:
+            from dslaunch.report.junit import as_junit
+
             _write(self.junit, as_junit(report))
         if self.html is not None:
+            from dslaunch.report.page import as_page
+
             _write(self.html, as_page(report, checks))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from dslaunch.cluster.model import Cluster, Node
@@ -18,7 +19,7 @@ TIERS: tuple[Tier, ...] = ("gate", "static", "deep")
 """`gate`: before every run; `static`: all that needs no GPU work; `deep`: measures, for minutes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """Asked of a node; see `node/questions.py` for the kinds. Equal ones are asked once."""
 
@@ -31,9 +32,9 @@ class Question:
     """For `run`: what the program reads. No part of the key, so that what was recorded is found by
     versions of dslaunch that send another text."""
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """The name under which its answer is recorded."""
+        """The name under which its answer is recorded. Looked up for every node, and made once."""
         return f"{self.kind} {json.dumps(self.argument, sort_keys=True)}"
 
 

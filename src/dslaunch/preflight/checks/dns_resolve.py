@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 
 from dslaunch.preflight.check import (
     Asked,
@@ -66,15 +68,17 @@ def _of(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -> Iter
         yield Verdict(bad, f"{name} is another address there", expected, hosts=other)
 
 
-def _most(found: Mapping[str, set[str]]) -> set[str]:
+def _most(found: Mapping[str, set[str]]) -> frozenset[str]:
     """The addresses that most have; with equal numbers the first."""
+    counts = Counter(map(frozenset, found.values()))
     return max(
-        found.values(),
-        key=lambda mine: sum(bool(mine & more) for more in found.values()),
-        default=set(),
+        counts,
+        key=lambda mine: sum(number for more, number in counts.items() if mine & more),
+        default=frozenset(),
     )
 
 
+@cache
 def _loop(text: str) -> bool:
     try:
         return ipaddress.ip_address(text.partition("%")[0]).is_loopback
