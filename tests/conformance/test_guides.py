@@ -1,0 +1,58 @@
+"""The configs in guides to DeepSpeed that people follow, where these lie beside the checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
+from dslaunch.deepspeed.schema import table
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.text import parse
+from dslaunch.errors import ConfigError
+from dslaunch.lint import Remark
+
+GUIDES = sorted(Path(__file__).parents[3].joinpath("shared/seeds").glob("*.txt"))
+BROKEN = {
+    "000": [("not-json", "")],
+    "001": [],
+    # as DeepSpeed 0.19.8 says: `aio` belongs to the top level, and `amp` was removed
+    "002": [("unknown-key", "zero_optimization.aio")],
+    "003": [("removed-key", "amp")],
+}
+"""What is an error in each guide: a comma too many before a closing brace, where `auto` says that
+Hugging Face reads the file, and keys that DeepSpeed refuses."""
+FEWEST = 3
+
+
+def configs(text: str) -> Iterator[str]:
+    """Blocks that open with a brace alone on its line, up to the one that closes it."""
+    lines: list[str] = []
+    depth = 0
+    for line in text.splitlines():
+        if depth or line.strip() == "{":
+            lines.append(line)
+            depth += line.count("{") - line.count("}")
+            if depth <= 0:
+                yield "\n".join(lines)
+                lines, depth = [], 0
+
+
+def remarks(text: str) -> tuple[Remark, ...]:
+    """What the lint has to say to a config."""
+    try:
+        document = parse(text, "ds.json")
+    except ConfigError as error:
+        return unreadable(error)
+    return lint(Subject(document, table(), guess_reader(document)))
+
+
+@pytest.mark.skipif(not GUIDES, reason="the guides do not lie beside the checkout")
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.stem))
+def test_only_what_is_broken_in_a_guide_is_an_error(guide: Path) -> None:
+    found = [remarks(config) for config in configs(guide.read_text("utf-8"))]
+    assert len(found) >= FEWEST
+    errors = [(r.rule, r.path) for one in found for r in one if r.level == "error"]
+    assert errors == BROKEN[guide.name[:3]]
