@@ -139,7 +139,9 @@ def test_leftovers_are_named_and_ended(cluster4: VirtualCluster) -> None:
 
 
 def test_a_signal_reaches_the_program_and_not_only_its_door(cluster4: VirtualCluster) -> None:
-    trap = "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.05; done"
+    # in `wait` a trap runs at once; a signal to bash alone, while it waits for a program in the
+    # foreground that ends well, may be forgotten
+    trap = "trap 'echo caught; kill $!; exit 7' INT; sleep 60 & echo ready; wait"
     with cluster4.popen("node1", ["bash", "-c", trap]) as shell:
         assert shell.stdout.readline() == "ready\n"
         shell.send_signal(signal.SIGINT)
