@@ -54,6 +54,7 @@ def deep(cluster4: VirtualCluster) -> Iterator[Deep]:
 @pytest.mark.torch
 def test_healthy_nodes_sum_up_right_and_leave_no_files(deep: Deep) -> None:
     found = deep.findings("sw.dist-smoke,fs.write-speed")
+    assert [len(found[check]) for check in ("sw.dist-smoke", "fs.write-speed")] == [1, 1], found
     (smoke,), (written,) = found["sw.dist-smoke"], found["fs.write-speed"]
     assert (smoke["level"], smoke["hosts"]) == ("pass", ["node1", "node2", "node3"]), smoke
     assert "3 ranks over gloo sum up right" in smoke["found"]
