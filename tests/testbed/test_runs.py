@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.testbed.scheduler import parameters
 from tests.testbed.vcluster import VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
 
@@ -75,26 +76,6 @@ def project(cluster4: VirtualCluster, request: pytest.FixtureRequest) -> Iterato
 # ---------------------------------------------------------------- trainings
 
 
-@pytest.fixture(scope="session")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What one process prints that trains on the same data."""
-    import os
-    import subprocess
-
-    env = {
-        **os.environ, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-    }  # fmt: skip
-    script = [sys.executable, str(EXAMPLES / "train_ddp.py"), "--steps", "20"]
-    path = tmp_path_factory.mktemp("alone")
-    done = subprocess.run(script, env=env, cwd=path, text=True, capture_output=True, check=True)
-    return sum_of_parameters(done.stdout)
-
-
-def sum_of_parameters(text: str) -> str:
-    return re.findall(r"sum of parameters (-?[0-9.]+)", text)[0]
-
-
 UNEVEN = "nodes: [{host: node1, slots: 2}, {host: 'node[2-3]', slots: 1}]"
 EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
 
@@ -105,13 +86,13 @@ EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
     [("direct", UNEVEN), ("torchrun", UNEVEN), ("deepspeed", UNEVEN), ("accelerate", EVEN)],
 )
 def test_every_launcher_trains_as_one_process_does(
-    project: Project, alone: str, launcher: str, nodes: str
+    project: Project, alone: float, launcher: str, nodes: str
 ) -> None:
     project.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
     project.describe(nodes, launcher=launcher)
     done = project.run("c.yaml", "train.py", "--steps", "20", timeout=240)
     assert done.returncode == 0, done.stderr
-    assert float(sum_of_parameters(done.stdout)) == pytest.approx(float(alone), abs=1e-4)
+    assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
     assert project.nothing_is_left()
 
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
     from typing import Iterable, List, Optional
 
 MOST_TEXT = 256 * 1024
+PIECE = 1 << 20
+"""Bytes that are read at a time."""
 WHOLE = -1
 """As `most`: however long the file is."""
 
@@ -23,13 +25,23 @@ def text_of(path: str, most: int = MOST_TEXT) -> str:
         return ""
 
 
-def digest(path: str) -> Optional[str]:
-    """A file's SHA-256, None if it cannot be read."""
+def sha256(path: str) -> str:
+    """A file's SHA-256, however large it is. Raises OSError."""
     import hashlib
 
+    made = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            data = file.read(PIECE)
+            if not data:
+                return made.hexdigest()
+            made.update(data)
+
+
+def digest(path: str) -> Optional[str]:
+    """A file's SHA-256, None if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+        return sha256(path)
     except OSError:
         return None
 

@@ -8,11 +8,12 @@ import os
 import shutil
 from typing import Any, Dict, Iterator, List, Optional
 
+from dslaunch.node import paths
+
 Answer = Dict[str, Any]
 
 PART = ".dslaunch-part"
 """The end of the name of a file that is not yet whole."""
-PIECE = 8 << 20
 
 
 def read(argument: Answer) -> Answer:
@@ -61,7 +62,7 @@ def finish(argument: Answer) -> None:
     part = _part(argument)
     if not os.path.exists(part) and argument["size"] == 0:
         write({**argument, "offset": 0, "data": ""})
-    found = digest(part)
+    found = paths.sha256(part)
     if found != argument["sha256"]:
         os.unlink(part)
         raise ValueError("what arrived is not what was sent: the checksums differ")
@@ -74,20 +75,7 @@ def finish(argument: Answer) -> None:
 
 def sha256(argument: Answer) -> str:
     """The checksum of a whole file."""
-    return digest(argument["path"])
-
-
-def digest(path: str) -> str:
-    """SHA-256 of a file."""
-    import hashlib
-
-    made = hashlib.sha256()
-    with open(path, "rb") as file:
-        while True:
-            data = file.read(PIECE)
-            if not data:
-                return made.hexdigest()
-            made.update(data)
+    return paths.sha256(argument["path"])
 
 
 def text(argument: Answer) -> None:
