@@ -13,6 +13,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PYTHON TORCH
+# tests start Python thousands of times: what has been compiled once should be there
+unexport PYTHONDONTWRITEBYTECODE
 
 bin := .venv/bin
 # at most 8: every worker may start several processes that import torch

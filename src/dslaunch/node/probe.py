@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from dslaunch.node import files, keeping, network, paths, shards
+from dslaunch.node import files, keeping, network, paths
 
 Answer = Dict[str, Any]
 
@@ -137,6 +137,8 @@ def _journal(argument: Answer, context: Context) -> Answer:
 
 
 def _shards(argument: Answer, context: Context) -> Any:
+    from dslaunch.node import shards  # with pickle and zipfile: more than all else imports
+
     return shards.do({**argument, "path": absolute(argument["path"], context.home)})
 
 

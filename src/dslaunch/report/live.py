@@ -12,7 +12,6 @@ from typing import TextIO
 from dslaunch.cluster.nodeset import fold
 from dslaunch.launch.plan import Decision, Plan
 from dslaunch.plural import counted
-from dslaunch.report import stacks
 from dslaunch.report.outlet import Outlet, leave_if_unread
 from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import without_colour
@@ -244,6 +243,8 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int =
         more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
         rows.append(f"  because of it also {outcome.victims[0]}{more}")
     if outcome.stacks:
+        from dslaunch.report import stacks
+
         page = stacks.page(stacks.fold(outcome.stacks), width - 2)
         rows += [f"  {line}" for line in page.splitlines()]
     if outcome.left:

@@ -11,7 +11,7 @@ MODULES = (
     *("postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
     *("activity", "doing", "stacks", "redact", "ranks", "agent", "guardian"),
 )
-"""In the order in which they import each other."""
+"""The last one has the `main`."""
 NO_AGENT = 3
 """Exit code when an agent was to be joined that is not there."""
 

@@ -70,7 +70,7 @@ def diagnose(lines: Sequence[str], evidence: Mapping[str, Any] | None = None) ->
     exception = error_message(found.get("error_file") or "") or last_exception(lines)
     for line in (*([exception] if exception else ()), *reversed(lines)):
         for known in KNOWN:
-            if match := known.pattern.search(line):
+            if match := re.search(known.pattern, line):
                 return _told(known, match)
     return Diagnosis(exception)
 

@@ -8,37 +8,47 @@ from __future__ import annotations
 
 import marshal
 import sys
+import threading
 import zlib
 from functools import cache
-from importlib import resources
-from importlib.abc import InspectLoader
 from importlib.util import MAGIC_NUMBER, find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
 
 if TYPE_CHECKING:
+    from importlib.abc import SourceLoader
+    from types import CodeType
+
     from dslaunch.cluster.model import Node
 
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
-import sys, zlib, marshal, _frozen_importlib_external as bytecode
+import sys, zlib, marshal, _frozen_importlib as imports, _frozen_importlib_external as bytecode
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = bytecode.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
-kind = type(sys)
-for name in ("dslaunch", "dslaunch.node"):
-    sys.modules[name] = kind(name)
-for name, code in marshal.loads(zlib.decompress(codes if same else texts)):
-    module = sys.modules["dslaunch.node." + name] = kind("dslaunch.node." + name)
-    exec(code if same else compile(code, "dslaunch/node/" + name + ".py", "exec"), module.__dict__)
-module.main({arguments!r})
+class Sent:
+    modules = marshal.loads(zlib.decompress(codes if same else texts))
+    def find_spec(name, path=None, target=None):
+        if name in Sent.modules:
+            return imports.ModuleSpec(name, Sent, is_package=name in ("dslaunch", "dslaunch.node"))
+    def create_module(spec):
+        return None
+    def exec_module(module):
+        code = Sent.modules[module.__name__]
+        file = module.__name__.replace(".", "/") + ".py"
+        exec(code if same else compile(code, file, "exec"), module.__dict__)
+sys.meta_path.insert(0, Sent)
+from dslaunch.node.{last} import main
+main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
-more than all questions of a preflight."""
+more than all questions of a preflight. What a module imports only where it is used is not even run
+until then."""
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
 _READ = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
@@ -60,30 +70,36 @@ def line(node: Node) -> str:
 
 def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:
     """What the line reads: a length, a loader, and the program. It consists of modules of
-    `dslaunch.node`, in the order in which they import each other; the last one's `main` is called
-    with `arguments`."""
-    parts = _texts(modules), _codes(modules)
+    `dslaunch.node`, which find each other; the last one's `main` is called with `arguments`."""
+    with _once:  # nodes are connected to by many threads at a time
+        parts = _parts(modules)
     loader = _LOADER.format(
         sizes=tuple(map(len, parts)),
         magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
+        last=modules[-1],
         arguments=arguments,
     ).encode()
     return b"%d\n%s%s%s" % (len(loader), loader, *parts)
 
 
-@cache
-def _texts(modules: tuple[str, ...]) -> bytes:
-    node = resources.files("dslaunch") / "node"
-    texts = [(name, (node / f"{name}.py").read_text("utf-8")) for name in modules]
-    return zlib.compress(marshal.dumps(texts, _ANY_PYTHON))
+_once = threading.Lock()
 
 
 @cache
-def _codes(modules: tuple[str, ...]) -> bytes:
-    codes = []
-    for name in modules:
-        spec = find_spec(f"dslaunch.node.{name}")
-        assert spec is not None and isinstance(spec.loader, InspectLoader)
-        codes.append((name, spec.loader.get_code(spec.name)))
-    return zlib.compress(marshal.dumps(codes))
+def _parts(modules: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The modules by name, as source and as this Python's bytecode."""
+    texts: dict[str, bytes] = {}
+    codes: dict[str, CodeType | None] = {}
+    for name in ("dslaunch", "dslaunch.node", *(f"dslaunch.node.{name}" for name in modules)):
+        spec = find_spec(name)
+        assert spec is not None
+        loader = cast("SourceLoader", spec.loader)
+        texts[name] = loader.get_data(loader.get_filename(name))
+        codes[name] = loader.get_code(name)
+    return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
+
+
+def _packed(data: bytes) -> bytes:
+    """To press harder takes longer than to send the rest."""
+    return zlib.compress(data, 1)

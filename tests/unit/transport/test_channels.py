@@ -130,7 +130,17 @@ def test_bytes_that_are_no_frames_are_a_broken_agent() -> None:
 def test_the_agents_text_is_a_program_and_a_length() -> None:
     length, _, text = boot_text(Agent("run", "n1")).partition(b"\n")
     compile(text[: int(length)], "agent", "exec")
-    assert b"module.main({'run': 'run', 'host': 'n1'" in text[: int(length)]
+    assert b"main({'run': 'run', 'host': 'n1'" in text[: int(length)]
+
+
+def test_an_agent_that_nobody_asked_for_checkpoints_does_not_load_what_reads_them() -> None:
+    text = boot_text(Agent("no such run", "n1"), join=True)
+    line = program.line(Node("n", (0,))).replace("-I -S", "-I -S -X importtime")
+    done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
+    loaded = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
+    assert b"no agent of this run" in done.stderr
+    assert b"subprocess" in loaded
+    assert not loaded & {b"pickle", b"zipfile"}
 
 
 def test_the_boot_line_tries_the_jobs_interpreter_first() -> None:

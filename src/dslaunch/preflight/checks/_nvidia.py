@@ -27,7 +27,6 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks._query import Gpu as Gpu
 from dslaunch.preflight.checks._query import damage as damage
 from dslaunch.preflight.checks._query import rows as rows
-from dslaunch.topology.complaints import complaint
 
 PATIENCE = 20.0
 """Seconds after which nvidia-smi counts as hung, as in Azure's health checks."""
@@ -164,6 +163,8 @@ _HUNG = (
 
 
 def _complained(code: int, said: str) -> Verdict:
+    from dslaunch.topology.complaints import complaint  # no run with healthy GPUs waits for it
+
     known = complaint(said)
     found, fix = known.message, known.hint or ""
     if known.kind in ("unreadable", "no_answer", "bad_usage"):
