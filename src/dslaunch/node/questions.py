@@ -210,6 +210,14 @@ def _path(path: str) -> Answer:
     }
 
 
+def _above(path: str) -> Answer:
+    """The same of the nearest directory above a path that is there."""
+    where = absolute(path)
+    while not os.path.isdir(where):
+        where = os.path.dirname(where)
+    return _path(where)
+
+
 def _mount(path: str) -> Optional[Answer]:
     """The line of /proc/self/mountinfo that a path is below; proc(5)."""
     best: Optional[Answer] = None
@@ -339,6 +347,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "present": _present,
     "texts": _texts,
     "path": _path,
+    "above": _above,
     "list": _list,
     "write": _write,
     "packages": _packages,

@@ -40,3 +40,11 @@ def test_pci_lists_the_devices_of_a_maker_with_their_drivers(
 def test_pci_is_empty_where_there_is_no_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "PCI", "/nowhere")
     assert questions.KINDS["pci"](["0x10de"]) == {}
+
+
+def test_of_a_directory_that_is_made_later_the_one_above_answers(tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    for missing in ("to/be/made", "a-file/below"):
+        answer = questions.KINDS["above"](str(tmp_path / missing))
+        assert (answer["path"], answer["kind"]) == (str(tmp_path), "directory")
+        assert answer["size"] > 0

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dslaunch.preflight.check import Answers, Asked, Check, Scope, Verdict, passed, skipped
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Nodes,
+    Question,
+    Scope,
+    Verdict,
+    passed,
+    skipped,
+)
 from dslaunch.preflight.checks._machine import GIB, path_question, paths, space
 
 
@@ -13,14 +23,31 @@ def _ask(scope: Scope) -> Asked:
     return {path: path_question(path) for path in paths(scope)}
 
 
+def _above(path: str) -> Question:
+    """The directory in which this one, that is not there yet, will be made."""
+    return Question("above", path, 5)
+
+
+def _then(nodes: Nodes) -> Mapping[str, Asked]:
+    return {host: asked for host, a in nodes.items() if (asked := dict(_missing(a)))}
+
+
+def _missing(a: Answers) -> Iterator[tuple[str, Question]]:
+    for path in paths(a.scope):
+        error = a.recorded.get(path_question(path).key, {}).get("error", "")
+        if error.startswith("No such file"):
+            yield f"above {path}", _above(path)
+
+
 def _judge(a: Answers) -> Iterator[Verdict]:
     """Of what answered; `fs.hung` and `fs.shared` say what did not."""
     seen: set[str] = set()
     bad = False
     for path in paths(a.scope):
-        if not a.has(path):
+        answers = (a.recorded.get(q.key, {}) for q in (path_question(path), _above(path)))
+        found = next((answer["value"] for answer in answers if "value" in answer), None)
+        if found is None:
             continue
-        found = a[path]
         mount = found["mount"]["point"] if found["mount"] else path
         if mount in seen:
             continue
@@ -60,6 +87,7 @@ CHECK = Check(
     see="df -h . ~ /tmp; df -i .",
     source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
     ask=_ask,
+    then=_then,
     judge=_judge,
     limits={"fail": 5, "warn": 12, "enough": 100},
     limits_mean="per cent that must be free, and should be; GiB free that are always enough",
