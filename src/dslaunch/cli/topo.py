@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeGuard
 
@@ -62,9 +63,7 @@ def topo(
     remarks = _settings(by_host)
     compared = compare(by_host)
     if json:
-        import json as jsonlib
-
-        ui.result(jsonlib.dumps(report.data(by_host, compared, advice, remarks), indent=2))
+        ui.result(dumps(report.data(by_host, compared, advice, remarks), indent=2))
     else:
         ui.result(report.text(by_host, compared, advice, remarks, width=ui.width()))
     if svg:

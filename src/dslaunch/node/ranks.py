@@ -18,7 +18,8 @@ from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
 if TYPE_CHECKING:
     from dslaunch.node.agent import Agent
 
-SEARCH_INTERVAL = 0.1
+SWEEP_INTERVAL = 0.1
+"""Seconds between two looks at what a launcher has started and its ranks have written."""
 JOIN_INTERVAL = 1.5
 """Seldom: the kernel walks its whole table of connections, some milliseconds, for each look."""
 
@@ -167,7 +168,7 @@ class Ranks:
         if not self.children:
             return 0
         if self.tail is not None:
-            return SEARCH_INTERVAL
+            return SWEEP_INTERVAL
         return 1.0 if self.joined else JOIN_INTERVAL
 
     def watch(self) -> None:
@@ -176,7 +177,7 @@ class Ranks:
         if self.tail and not self.paused:
             self.read_files(search=False)
         now = time.monotonic()
-        if self.tail and now - self.searched > SEARCH_INTERVAL:
+        if self.tail and now - self.searched > SWEEP_INTERVAL:
             self.searched = now
             self.search()
         for rank in self.found:

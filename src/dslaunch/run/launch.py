@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Protocol
@@ -81,7 +80,8 @@ class Announcer(Protocol):
 def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
-    `show` makes the screen, while the nodes are on their way. A detached run is only started.
+    `show` gives the screen, the same every time, and is first called while the nodes are on their
+    way. A detached run is only started.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
     if request.detached and request.restarts:
@@ -121,7 +121,7 @@ class Whole:
         self.elastic = request.job.launcher == ELASTIC
         self._show = show
 
-    @cached_property
+    @property
     def screen(self) -> Announcer:
         """Where it is shown."""
         return self._show()
