@@ -64,6 +64,19 @@ def test_a_training_goes_by_the_allocations_own_steps(
     assert transport_of_the_only_run(site) == "srun"
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("launcher", ["torchrun", "direct"])
+def test_a_training_goes_over_all_components_of_a_heterogeneous_job(
+    site: Site, alone: float, launcher: str
+) -> None:
+    site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
+    words = ["run", "--slurm", "c.yaml", "-l", launcher, "train.py", "--steps", "20"]
+    done = inside(site, *PROGRAM, *words, options=("--nodes=1", ":", "--nodes=1"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert parameters(done.stdout) == pytest.approx(alone, abs=1e-4)
+    assert {"rank 0 of 2", "rank 1 of 2"} == set(re.findall(r"rank \d of 2", done.stdout))
+
+
 def test_ctrl_c_ends_all_ranks_and_leaves_nothing(site: Site) -> None:
     site.write("told.py", TOLD)
     words = ["sh", "-c", INTERRUPTED, "sh", *PROGRAM, "run", "--slurm", "c.yaml", "told.py"]
