@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
-import sys, zlib, marshal, _frozen_importlib as imports, _frozen_importlib_external as bytecode
+import gc, sys, zlib, marshal
+import _frozen_importlib as imports, _frozen_importlib_external as bytecode
+gc.set_threshold(50_000)
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
@@ -48,7 +50,7 @@ main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
 more than all questions of a preflight. What a module imports only where it is used is not even run
-until then."""
+until then. The garbage collector would walk all that is being imported, again and again."""
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
 _READ = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
