@@ -1,7 +1,8 @@
 """How long until the first rank speaks, all have met, and all is over: dslaunch and its peers.
 
 Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds in
-turn: best (median). Needs what the sshd tests need.
+turn: best (median). Needs what the sshd tests need. Where the machine has other work, or is a guest
+of one that has, a difference of tenths of a second wants a dozen rounds.
 
     python benchmarks/launch_speed.py [ROUNDS] [PART OF A NAME...]
 

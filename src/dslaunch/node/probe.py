@@ -33,7 +33,7 @@ def answer(questions: Dict[str, Any], context: Context) -> Dict[str, Answer]:
             return {"value": QUESTIONS[name](argument, context)}
         except OSError as error:
             return {"error": error.strerror or str(error)}
-        except (KeyError, ValueError, subprocess.SubprocessError) as error:
+        except (KeyError, ValueError, ImportError, subprocess.SubprocessError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
     return {name: one(name, argument) for name, argument in questions.items()}

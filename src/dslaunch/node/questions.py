@@ -212,7 +212,7 @@ def _path(path: str) -> Answer:
 
 def _above(path: str) -> Answer:
     """The same of the nearest directory above a path that is there."""
-    where = absolute(path)
+    where = os.path.abspath(absolute(path))
     while not os.path.isdir(where):
         where = os.path.dirname(where)
     return _path(where)

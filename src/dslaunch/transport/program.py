@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
-import gc, sys, zlib, marshal
-import _frozen_importlib as imports, _frozen_importlib_external as bytecode
-gc.set_threshold(50_000)
+import sys
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
+import gc, zlib, marshal
+import _frozen_importlib as imports, _frozen_importlib_external as bytecode
+gc.disable()
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = bytecode.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class Sent:
@@ -46,6 +47,7 @@ class Sent:
         exec(code if same else compile(code, file, "exec"), module.__dict__)
 sys.meta_path.insert(0, Sent)
 from dslaunch.node.{last} import main
+gc.enable()
 main({arguments!r})
 """
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node

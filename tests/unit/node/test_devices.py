@@ -48,3 +48,11 @@ def test_of_a_directory_that_is_made_later_the_one_above_answers(tmp_path: Path)
         answer = questions.KINDS["above"](str(tmp_path / missing))
         assert (answer["path"], answer["kind"]) == (str(tmp_path), "directory")
         assert answer["size"] > 0
+
+
+def test_without_an_absolute_home_there_is_a_directory_above_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "no/home")
+    monkeypatch.chdir(tmp_path)
+    assert questions.KINDS["above"]("work")["path"] == str(tmp_path)

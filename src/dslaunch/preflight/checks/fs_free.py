@@ -52,7 +52,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         if mount in seen:
             continue
         seen.add(mount)
-        for verdict in _full(path, found, a):
+        there = path if a.has(path) else found["path"]
+        for verdict in _full(path, there, found, a):
             bad = True
             yield verdict
     if not seen:
@@ -61,21 +62,21 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed("there is room where a job writes")
 
 
-def _full(path: str, found: dict[str, Any], a: Answers) -> Iterator[Verdict]:
+def _full(path: str, there: str, found: dict[str, Any], a: Answers) -> Iterator[Verdict]:
     """Per cent are not enough: 5 % of a large file server are many checkpoints."""
     size, free = found["size"], found["free"]
     share = 100 * free / size if size > 0 else 100.0
     little = free < a.limits["enough"] * GIB
     words = f"{path}: {space(free)} free of {space(size)}"
     if size > 0 and share < a.limits["fail"] and little:
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {path}")
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {there}")
     elif size > 0 and share < a.limits["warn"] and little:
-        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {path}")
+        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {there}")
     inodes, left = found["inodes"], found["inodes_free"]
     if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
         words = f"{path}: {left} inodes left of {inodes}"
         fix = "remove many small files: caches, __pycache__, old runs"
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {path}")
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {there}")
 
 
 CHECK = Check(

@@ -1,0 +1,35 @@
+"""Room where a job will write, asked of this machine."""
+
+from __future__ import annotations
+
+from tests.checks.recorded import HELLO
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.node import survey
+from dslaunch.preflight.check import Answers, Asked, Scope
+from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.judge import judge
+
+CHECK = built_in()["fs.free"]
+WORK = "/tmp/no-such-directory/of-a-run-to-come"
+NEVER_ENOUGH = "preflight: {limits: {fs.free: {fail: 101, enough: 1.0e+9}}}"
+
+
+def answers(asked: Asked) -> dict[str, dict[str, object]]:
+    """What this machine says."""
+    questions = {q.key: {"kind": q.kind, "argument": q.argument} for q in asked.values()}
+    return survey.ask(questions, survey.Children())
+
+
+def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> None:
+    cluster = parse_cluster(f"nodes: [{{host: node1, slots: 1}}]\n{NEVER_ENOUGH}", "c.yaml")
+    scope = Scope(cluster, cluster.nodes, directories=(WORK,))
+    asked = CHECK.ask(scope)
+    first = answers(asked)
+    assert CHECK.then is not None
+    then = CHECK.then({"node1": Answers(cluster.nodes[0], scope, asked, first)})
+    facts = NodeFacts(HELLO, {**first, **answers(then["node1"])}, None, 1.0)
+    report = judge(scope, Facts("", "c.yaml", "0", 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
+    found = next(f for f in report.findings if f.found.startswith(WORK))
+    assert (found.level, found.see) == ("fail", "df -h /tmp")
