@@ -46,7 +46,7 @@ def home() -> str:
 
 def absolute(path: str) -> str:
     """A path as this node means it: `~` and relative paths start at the user's home."""
-    return os.path.normpath(os.path.join(home(), os.path.expanduser(path)))
+    return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
 
 
 def _umask() -> int:
@@ -212,7 +212,7 @@ def _path(path: str) -> Answer:
 
 def _above(path: str) -> Answer:
     """The same of the nearest directory above a path that is there."""
-    where = os.path.abspath(absolute(path))
+    where = absolute(path)
     while not os.path.isdir(where):
         where = os.path.dirname(where)
     return _path(where)

@@ -44,8 +44,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     seen: set[str] = set()
     bad = False
     for path in paths(a.scope):
-        answers = (a.recorded.get(q.key, {}) for q in (path_question(path), _above(path)))
-        found = next((answer["value"] for answer in answers if "value" in answer), None)
+        question = path_question(path) if a.has(path) else _above(path)
+        found = a.recorded.get(question.key, {}).get("value")
         if found is None:
             continue
         mount = found["mount"]["point"] if found["mount"] else path
