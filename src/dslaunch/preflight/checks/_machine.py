@@ -37,6 +37,12 @@ def path_question(path: str) -> Question:
     return Question("path", path, 5)
 
 
+def is_missing(a: Answers, path: str) -> bool:
+    """Whether the node said of a path that it is not there."""
+    error = a.recorded.get(path_question(path).key, {}).get("error", "")
+    return str(error).startswith("No such file")
+
+
 def paths(scope: Scope) -> dict[str, str]:
     """Where a job writes: path -> what it is."""
     named = dict.fromkeys(scope.directories, "working directory or checkpoints")

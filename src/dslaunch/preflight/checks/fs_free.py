@@ -16,7 +16,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
-from dslaunch.preflight.checks._machine import GIB, path_question, paths, space
+from dslaunch.preflight.checks._machine import GIB, is_missing, path_question, paths, space
 
 
 def _ask(scope: Scope) -> Asked:
@@ -34,8 +34,7 @@ def _then(nodes: Nodes) -> Mapping[str, Asked]:
 
 def _missing(a: Answers) -> Iterator[tuple[str, Question]]:
     for path in paths(a.scope):
-        error = a.recorded.get(path_question(path).key, {}).get("error", "")
-        if error.startswith("No such file"):
+        if is_missing(a, path):
             yield f"above {path}", _above(path)
 
 

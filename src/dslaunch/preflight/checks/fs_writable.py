@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Asked, Check, Scope, Verdict, passed, skipped
-from dslaunch.preflight.checks._machine import path_question, paths
+from dslaunch.preflight.checks._machine import is_missing, path_question, paths
 
 
 def _ask(scope: Scope) -> Asked:
@@ -17,7 +17,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     bad, asked = False, False
     for path, what in paths(a.scope).items():
         if path in a.scope.directories or not a.has(path):
-            missing = path in a.asked and _error(a, path) == "No such file or directory"
+            missing = path in a.asked and is_missing(a, path)
             # below the home a job can make it; elsewhere something is not mounted
             if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
                 bad = True
@@ -37,10 +37,6 @@ def _judge(a: Answers) -> Iterator[Verdict]:
             if asked
             else skipped("no path answered")
         )
-
-
-def _error(a: Answers, path: str) -> str:
-    return str(a.recorded.get(a.asked[path].key, {}).get("error", ""))
 
 
 CHECK = Check(

@@ -16,7 +16,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
-from dslaunch.preflight.checks._machine import NETWORK_TYPES, path_question
+from dslaunch.preflight.checks._machine import NETWORK_TYPES, is_missing, path_question
 
 NEED = "zero-infinity"
 ROTATES = Question("read", ["/sys/block/*/queue/rotational"])
@@ -43,7 +43,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         why = "the cluster file names no `storage.node_local`"
         yield Verdict("fail", why, "a directory on an NVMe disk") if need else skipped(why)
         return
-    if not need and "No such file" in str(a.recorded.get(a.asked["path"].key, {}).get("error")):
+    if not need and is_missing(a, path):
         yield skipped(f"{path} is not there yet")
         return
     found = a["path"]
