@@ -40,6 +40,21 @@ def test_asking_for_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
 
 
+NODE = """
+import sys
+sys.path.append(sys.argv[1])
+import dslaunch.node.survey
+print(*sys.modules)
+"""
+
+
+def test_the_program_that_asks_a_node_many_things_imports_little() -> None:
+    command = [sys.executable, "-I", "-S", "-c", NODE, str(CHECKOUT / "src")]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=60, check=True)
+    slow = {"array", "collections", "contextlib", "enum", "json", "re", "socket", "typing"}
+    assert slow & set(done.stdout.split()) == set()
+
+
 def test_the_wheel_holds_the_templates_and_the_type_marker(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path)]

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -173,10 +174,11 @@ class Request:
             wanted = wanted.as_recorded(facts.tier, facts.named)
         chosen = _fitting(wanted.of(known, scope.cluster), scope)
         _same_nodes(scope, known_good, baseline)
-        if facts is None:
-            facts = _ask(scope, chosen, self._text(scope.cluster), wanted.tier)
-        before = None if known_good is None else judge(*known_good, chosen)
-        return Judged(facts, chosen, judge(scope, facts, chosen), before)
+        with ExitStack() as farewell:
+            if facts is None:
+                facts = _ask(scope, chosen, self._text(scope.cluster), wanted.tier, farewell)
+            before = None if known_good is None else judge(*known_good, chosen)
+            return Judged(facts, chosen, judge(scope, facts, chosen), before)
 
     def _scope(self, named: frozenset[str]) -> tuple[Scope, None]:
         """What is checked; without a selection also the spares, which may be needed one day."""
@@ -285,14 +287,21 @@ def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     return source.digests or (((source.script, ""),) if source.script else ())
 
 
-def _ask(scope: Scope, checks: Mapping[str, Check], text: tuple[str, str], tier: Tier) -> Facts:
-    """Ask the nodes, with a line of progress on a terminal."""
+def _ask(
+    scope: Scope,
+    checks: Mapping[str, Check],
+    text: tuple[str, str],
+    tier: Tier,
+    farewell: ExitStack,
+) -> Facts:
+    """Ask the nodes, with a line of progress on a terminal; `farewell` ends the connections."""
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.runner import Survey
     from dslaunch.report.preflight import Progress
 
     progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
     survey = Survey(scope, checks, progress.note)
+    farewell.callback(survey.close)
     began = time.time()
     try:
         nodes = survey.run()

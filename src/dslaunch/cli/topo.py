@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeGuard
@@ -88,7 +89,8 @@ def _asked(files: list[str]) -> dict[str, Topology]:
     cluster = open_cluster(Path(files[0]))
     wired = checks.load()["topo.uniform"]
     survey = Survey(Scope(cluster, cluster.nodes), {"topo.uniform": wired}, lambda *_: None)
-    survey.run()
+    with closing(survey):
+        survey.run()
     for failure in survey.failures.values():
         ui.say(f"no answer from {failure.host}: {failure.message}")
     found = topologies(survey.answers(wired))

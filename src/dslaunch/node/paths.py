@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 TYPE_CHECKING = False
@@ -68,5 +67,7 @@ def seen(directory: str, names: Iterable[str]) -> List[str]:
 
 def remove(directory: str, name: str) -> None:
     """Take a mark away, if it is there."""
-    with contextlib.suppress(OSError):
+    try:
         os.unlink(os.path.join(directory, name))
+    except OSError:
+        pass

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from dslaunch.node import files, keeping, network, paths
+from dslaunch.node import files, interfaces, keeping, network, paths
 
 Answer = Dict[str, Any]
 
@@ -147,14 +147,14 @@ QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
     "dial": _dial,
     "files": _files,
     "gpus": _gpus,
-    "interfaces": lambda _, context: network.interfaces(),
+    "interfaces": lambda _, context: interfaces.held(),
     "interpreter": _interpreter,
     "journal": _journal,
     "listen": lambda argument, context: network.listen(argument),
     "nonce_read": _nonce_read,
     "nonce_remove": _nonce_remove,
     "nonce_write": _nonce_write,
-    "resolve": lambda names, context: network.resolve(names),
+    "resolve": lambda names, context: interfaces.resolve(names),
     "runs": _runs,
     "shards": _shards,
 }

@@ -3,13 +3,11 @@ judged elsewhere, so that a recorded answer can be judged again."""
 
 from __future__ import annotations
 
-import contextlib
-import fnmatch
 import os
 import sys
 import time
 
-from dslaunch.node import network, paths
+from dslaunch.node import interfaces, network, paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -72,11 +70,33 @@ def _read(patterns: List[str]) -> Dict[str, str]:
 
 
 def _matching(pattern: str) -> List[str]:
-    if "*" not in pattern:
-        return [pattern]
-    import glob
+    """The paths that an absolute pattern means; without a `*` it is one, there or not."""
+    found = [""]
+    for place in pattern[1:].split("/"):
+        found = [f"{folder}/{name}" for folder in found for name in _named(folder, place)]
+    return found
 
-    return sorted(glob.glob(pattern))
+
+def _named(folder: str, place: str) -> List[str]:
+    if "*" not in place:
+        return [place]
+    return sorted(name for name in _entries(folder) if fits(name, place))
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name is one that a pattern means; `*` stands for anything. `glob` and `fnmatch`
+    would import `re`, which takes a node longer than to answer."""
+    start, *parts = pattern.split("*")
+    if not parts:
+        return name == pattern
+    if not name.startswith(start):
+        return False
+    rest = name[len(start) :]
+    for part in parts[:-1]:
+        _, found, rest = rest.partition(part) if part else ("", "*", rest)
+        if not found:
+            return False
+    return rest.endswith(parts[-1])
 
 
 def _limits(names: List[str]) -> Dict[str, List[int]]:
@@ -91,7 +111,7 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        if any(fits(name, pattern) for pattern in patterns)
     }
 
 
@@ -239,7 +259,7 @@ def _list(argument: Answer) -> List[Answer]:
     top = absolute(argument["path"])
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
-        for name in fnmatch.filter(names, argument["names"]):
+        for name in (name for name in names if fits(name, argument["names"])):
             try:
                 status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError:
@@ -279,8 +299,10 @@ def _packages(names: List[str]) -> Answer:
     """Versions of installed packages by their .dist-info directories; nothing is imported."""
     import site
 
-    with contextlib.suppress(Exception):
+    try:
         site.main()  # we run without site-packages
+    except Exception:  # noqa: BLE001 - it runs what packages have left there
+        pass
     found: Dict[str, List[str]] = {}
     for directory in sys.path:
         for entry in _entries(directory):
@@ -340,7 +362,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "environment": _environment,
     "which": _which,
     "pci": _pci,
-    "interfaces": lambda _: network.interfaces(),
+    "interfaces": lambda _: interfaces.held(),
     "listen": network.listen,
     "run": _run,
     "each": _each,
@@ -355,7 +377,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "mark": _mark,
     "marks": _marks,
     "unmark": _unmark,
-    "resolve": network.resolve,
-    "names": lambda _: network.own_names(),
+    "resolve": interfaces.resolve,
+    "names": lambda _: interfaces.own_names(),
     "dial": network.dial,
 }

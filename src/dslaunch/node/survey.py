@@ -5,19 +5,20 @@ A question is `{"kind": ..., "argument": ..., "timeout": seconds}`; its answer i
 `{"value": ..., "seconds": ...}` or `{"error": why}`. What may hang (programs, paths, names) is
 asked in child processes. A child that is late is killed and left behind: one that waits for a dead
 file server cannot even die.
+
+Whoever asks is trusted, since this program came from there: requests are Python's own literals,
+one on a line, and so is what passes between here and the children. Answers are JSON.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import select
-import signal
 import sys
 import time
 
 from dslaunch.node import questions
+from dslaunch.node.jsontext import as_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 
 MOST_OUTPUT = 4 << 20
 """Bytes of a child's answers that are taken."""
+SIGKILL = 9
+"""As Linux has it everywhere; the module `signal` makes enums of all its numbers."""
 AT_ONCE = 16
 """Children at a time."""
 HOLD_UP = 2.0
@@ -37,18 +40,18 @@ are busy must not take itself for one whose disks hang."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Answer one line of JSON by another until standard input ends, then leave nothing behind."""
+    """Answer each line by another until standard input ends, then leave nothing behind."""
     mark = arguments["mark"].encode()
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
-    _say(out, mark, {"hello": questions.identity()})
+    _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
     children = Children()
     while True:
         line = sys.stdin.buffer.readline()
         if not line:
             break
-        _say(out, mark, reply(json.loads(line), children))
+        _write(out, mark + as_json(reply(_meant(line), children)) + b"\n")
     children.end()
     questions.clean()
     os._exit(0)  # threads that serve listeners are not waited for
@@ -89,10 +92,19 @@ def answered(question: Answer) -> Answer:
     return {"value": value, "seconds": round(time.monotonic() - began, 4)}
 
 
-def _say(out: int, mark: bytes, message: Answer) -> None:
-    data = memoryview(mark + json.dumps(message).encode() + b"\n")
-    while data:
-        data = data[os.write(out, data) :]
+def _literal(value: Any) -> bytes:
+    return ascii(value).encode() + b"\n"
+
+
+def _meant(line: bytes) -> Any:
+    """What a literal of the launcher or of our own stands for."""
+    return eval(line)
+
+
+def _write(out: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(out, left) :]
 
 
 class Child:
@@ -116,10 +128,10 @@ class Child:
         """Ask questions, when it has none."""
         self.asked, self.kept = asked, 0
         self._next()
-        line = json.dumps([question for _, question in asked]).encode() + b"\n"
-        with contextlib.suppress(OSError):  # it died: its answers end
-            while line:
-                line = line[os.write(self.requests, line) :]
+        try:
+            _write(self.requests, _literal([question for _, question in asked]))
+        except OSError:
+            pass  # it died: its answers end
 
     def _next(self) -> None:
         self.began = time.monotonic()
@@ -138,8 +150,8 @@ class Child:
             os.closerange(high + 1, 256)
             with open(requests, "rb") as lines:
                 for line in lines:
-                    for question in json.loads(line):
-                        _say(out, b"", answered(question))
+                    for question in _meant(line):
+                        _write(out, _literal(answered(question)))
         finally:
             os._exit(0)
 
@@ -151,7 +163,7 @@ class Child:
             return False
         *lines, self.rest = (self.rest + piece).split(b"\n")
         for line in lines[: len(self.asked)]:
-            answers[self.asked[0][0]] = json.loads(line)
+            answers[self.asked[0][0]] = _meant(line)
             self.asked = self.asked[1:]
             self._next()
         return bool(piece) and not (self.alone and not self.asked)
@@ -166,10 +178,14 @@ class Child:
         """Let go of it: what it was at is an error, and those behind that are given back."""
         os.close(self.pipe)
         os.close(self.requests)
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
+        try:
+            os.killpg(self.pid, SIGKILL)
+        except OSError:
+            pass  # it is gone
+        try:
             os.waitpid(self.pid, os.WNOHANG)
+        except OSError:
+            pass  # likewise
         if not self.asked:
             return []
         late = time.monotonic() >= self.deadline

@@ -56,7 +56,8 @@ def fold(
     """One finding for all nodes of which the same is said."""
     groups: dict[Verdict, list[str]] = {}
     for host, verdict in verdicts:
-        groups.setdefault(replace(verdict, hosts=()), []).append(host)
+        said = replace(verdict, hosts=()) if verdict.hosts else verdict
+        groups.setdefault(said, []).append(host)
     for verdict, hosts in groups.items():
         level = verdict.level
         if severity is not None and level in ("fail", "warn"):

@@ -21,10 +21,12 @@ from dslaunch.transport import program
 from dslaunch.transport.base import Channel, Connection, Transport
 from dslaunch.transport.process import ProcessChannel
 
-MODULES = ("paths", "network", "questions", "survey")
+MODULES = ("jsontext", "paths", "interfaces", "network", "questions", "survey")
 PINGS = 3
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
+FAREWELL = 5.0
+"""Seconds for all connections to end."""
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -39,7 +41,7 @@ class Silent(Exception):
 
 @dataclass(slots=True)
 class Conversation:
-    """With one node: lines of JSON there and back."""
+    """With one node: a line there, a line back; see `node/survey.py`."""
 
     node: Node
     mark: bytes
@@ -105,7 +107,7 @@ class Conversation:
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self.channel is not None
         try:
-            self.channel.write(json.dumps(message).encode() + b"\n")
+            self.channel.write(ascii(message).encode() + b"\n")
         except OSError as error:
             raise Silent(self._lost(str(error))) from None
 
@@ -168,9 +170,10 @@ class Survey:
         self.here: dict[str, Mapping[str, Any]] = {}
         """What this machine answered itself."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
+        self.closing: list[Future[None]] = []
 
     def run(self) -> dict[str, NodeFacts]:
-        """Ask everything; those that failed are in `failures`."""
+        """Ask everything; those that failed are in `failures`. Begins to hang up: see `close`."""
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
         own = pool.submit(self._ask_here)
@@ -181,11 +184,15 @@ class Survey:
         finally:
             # a pool of its own: the workers of the other may all be waiting to connect
             closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-            wait([closer.submit(talk.close) for talk in (*self.talks.values(), self.own)], 5)
-            for each in (closer, pool):
-                each.shutdown(wait=False, cancel_futures=True)
-            self.way.close()
+            self.closing = [closer.submit(t.close) for t in (*self.talks.values(), self.own)]
+            closer.shutdown(wait=False)
+            pool.shutdown(wait=False, cancel_futures=True)
         return {host: _facts(talk) for host, talk in self.talks.items()}
+
+    def close(self) -> None:
+        """Wait until all have hung up, which takes SSH a while: time enough to judge."""
+        wait(self.closing, FAREWELL)
+        self.way.close()
 
     def _ask_here(self) -> None:
         """Ask this machine what a check wants to know from it, by a program as on the nodes."""

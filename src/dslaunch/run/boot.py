@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dslaunch.transport import program
 
 MODULES = (
-    *("paths", "frames", "processes", "keeping", "files", "network", "pieces", "shards", "probe"),
-    *("postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
+    *("paths", "frames", "processes", "keeping", "files", "interfaces", "network", "pieces"),
+    *("shards", "probe", "postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
     *("activity", "doing", "stacks", "redact", "ranks", "agent", "guardian"),
 )
 """The last one has the `main`."""

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 from dslaunch.cluster.model import Node
@@ -63,9 +64,10 @@ class Gate:
         way = Borrowed({host: future.result() for host, future in connections.items()})
         survey = Survey(self.scope, self.checks, lambda host, stage: None, way)
         began = time.time()
-        nodes = survey.run()
-        facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
-        return judge(self.scope, facts, self.checks)
+        with closing(survey):
+            nodes = survey.run()
+            facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
+            return judge(self.scope, facts, self.checks)
 
     def passed(self, decided: Decided) -> Decided:
         """Add what people should know. Raises PreflightError for what must stop the start."""

@@ -122,6 +122,14 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+def asleep(process: subprocess.Popen[str]) -> bool:
+    """Wait until it waits: whoever has just spoken or shown its stack may still be on its way."""
+    deadline = time.monotonic() + 10
+    while (processes.stat(process.pid) or ["gone"])[0] == "R" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return processes.stat(process.pid) is not None
+
+
 def functions(entry: dict[str, Any]) -> list[str]:
     assert entry.get("threads"), entry
     return [frame["function"] for frame in entry["threads"][0]["frames"]]
@@ -131,6 +139,7 @@ def test_an_armed_process_shows_its_stack_and_lives_on(armed: Start, tmp_path: P
     process = armed(PROGRAM)
     assert first_line(process) == "up"
     for _ in range(3):
+        assert asleep(process)
         (entry,) = stacks.collect({3: process.pid}, str(tmp_path), 5)["3"]
         (thread,) = entry["threads"]
         assert thread["frames"] == [

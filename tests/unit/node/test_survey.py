@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -12,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
-from dslaunch.node import network, questions, survey
+from dslaunch.node import interfaces, network, questions, survey
+from dslaunch.node.jsontext import as_json
 from dslaunch.preflight.runner import MODULES
 from dslaunch.transport import program
 
@@ -37,7 +43,7 @@ def ask(*rounds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     """What the program says under an interpreter: its greeting, and an answer per request."""
     text = program.text(MODULES, {"mark": "@"})
-    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    lines = "".join(f"{request!a}\n" for request in requests)
     done = subprocess.run(
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
         input=text + lines.encode(),
@@ -183,6 +189,76 @@ def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
     answers = ask({"w": question("write", {"path": str(tmp_path)})})
     assert "value" in answers["w"]
     assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- without the library's modules
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+NAMES = st.text("ab-*.", max_size=8)
+
+
+@given(VALUES)
+def test_json_of_our_own_means_what_the_librarys_means(value: Any) -> None:
+    line = as_json(value)
+    assert json.loads(line) == value
+    assert b"\n" not in line
+
+
+@given(st.text(st.characters(categories=["Cs"])))
+def test_json_has_bytes_that_are_no_text_as_json_does(name: str) -> None:
+    assert json.loads(as_json({name: name})) == json.loads(json.dumps({name: name}))
+
+
+def test_what_json_has_no_form_for_is_refused() -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        as_json({"a": [b"text"]})
+
+
+@given(NAMES, NAMES)
+def test_a_star_stands_for_what_it_stands_for_in_a_shell(name: str, pattern: str) -> None:
+    assert questions.fits(name, pattern) == fnmatch.fnmatchcase(name, pattern)
+
+
+def test_a_pattern_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
+    for name in ("b1", "a*", "a1", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state").write_text(name)
+    answers = ask({"q": question("read", [f"{tmp_path}/a*/state", f"{tmp_path}/*/no"])})
+    assert answers["q"]["value"] == {
+        f"{tmp_path}/a*/state": "a*",
+        f"{tmp_path}/a1/state": "a1",
+    }
+
+
+@pytest.mark.skipif(not shutil.which("ip"), reason="ip (iproute2) is not installed")
+def test_the_addresses_are_those_that_the_kernel_shows() -> None:
+    shown = subprocess.run(["ip", "-j", "addr"], capture_output=True, check=True).stdout
+    wanted = {
+        (device["ifname"], address["local"])
+        for device in json.loads(shown)
+        for address in device["addr_info"]
+        if not (address["family"] == "inet6" and address["scope"] == "link")
+    }
+    held = interfaces.held()
+    assert {(one["name"], one["address"]) for one in held} == wanted
+    assert [one["up"] for one in held if one["name"] == "lo"][:1] == [True]
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "a" * 300, ""])
+def test_a_name_has_the_addresses_that_the_resolver_gives(name: str) -> None:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        found = []
+    assert interfaces.resolve([name]) == {name: [*dict.fromkeys(entry[4][0] for entry in found)]}
+
+
+def test_a_nodes_own_name_is_the_one_that_the_library_finds() -> None:
+    names = interfaces.own_names()
+    assert (names["hostname"], names["fqdn"]) == (socket.gethostname(), socket.getfqdn())
 
 
 # ---------------------------------------------------------------- who reaches whom

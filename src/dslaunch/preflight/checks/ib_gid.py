@@ -18,7 +18,9 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _infiniband as infiniband
 
 _TOP = "/sys/class/infiniband/*/ports/*"
-GIDS = Question("read", [f"{_TOP}/gids/[0-9]", f"{_TOP}/gid_attrs/types/[0-9]"])
+GIDS = Question(
+    "read", [f"{_TOP}/{of}/{i}" for of in ("gids", "gid_attrs/types") for i in range(10)]
+)
 """The first ten of up to 256: what a port has for its own addresses comes first."""
 _PATH = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d+)/(gids|gid_attrs/types)/(\d+)$")
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"

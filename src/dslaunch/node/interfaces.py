@@ -1,0 +1,125 @@
+"""A node's interfaces and names: which addresses it has, and which it gives to others."""
+
+from __future__ import annotations
+
+import _socket as socket  # why not `socket`: see network.py
+import os
+import struct
+
+from dslaunch.node.paths import text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+    Answer = Dict[str, Any]
+
+_GETADDR, _DUMP, _ERROR, _DONE = 22, 0x301, 2, 3
+_IFA_ADDRESS, _IFA_LOCAL, _SCOPE_LINK = 1, 2, 253
+PIECE = 65536
+
+
+def held() -> List[Answer]:
+    """One entry per address: interface, address, whether it is up, its speed and MTU."""
+    return [
+        {
+            "name": name,
+            "address": address,
+            "loopback": bool(_flags(name) & 8),
+            "up": bool(_flags(name) & 1),
+            "speed": _number(name, "speed"),
+            "mtu": _number(name, "mtu"),
+        }
+        for name, address in _addresses_held()
+    ]
+
+
+def _addresses_held() -> List[Tuple[str, str]]:
+    """Interface and address pairs as the kernel lists them, IPv4 first; rtnetlink(7). Link-local
+    ones of IPv6 are left out: they need a scope."""
+    found = []
+    for message in _dump(_GETADDR, struct.pack("BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)):
+        family, _, _, scope, index = struct.unpack_from("BBBBI", message)
+        given = dict(_attributes(message[8:]))
+        if family == socket.AF_INET or (family == socket.AF_INET6 and scope != _SCOPE_LINK):
+            own = given.get(_IFA_LOCAL) or given[_IFA_ADDRESS]  # with a peer this one is the peer's
+            found.append((socket.if_indextoname(index), socket.inet_ntop(family, own)))
+    return found
+
+
+def _dump(kind: int, question: bytes) -> Iterator[bytes]:
+    """The kernel's answers to a question of netlink(7), without their headers."""
+    handle = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    try:
+        handle.send(struct.pack("IHHII", 16 + len(question), kind, _DUMP, 1, 0) + question)
+        while True:
+            left = handle.recv(PIECE)
+            while left:
+                size, kind = struct.unpack_from("IH", left)
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    (code,) = struct.unpack_from("i", left, 16)
+                    raise OSError(-code, os.strerror(-code))
+                yield left[16:size]
+                left = left[_aligned(size) :]
+    finally:
+        handle.close()
+
+
+def _attributes(data: bytes) -> Iterator[Tuple[int, bytes]]:
+    while len(data) >= 4:
+        size, kind = struct.unpack_from("HH", data)
+        yield kind, data[4:size]
+        data = data[_aligned(size) :]
+
+
+def _aligned(size: int) -> int:
+    return size + 3 & ~3
+
+
+def _flags(name: str) -> int:
+    return int(text_of(f"/sys/class/net/{name}/flags") or "0", 16)
+
+
+def _number(name: str, what: str) -> Optional[int]:
+    """Speed in Mbit/s, MTU in bytes; None where the driver does not say."""
+    text = text_of(f"/sys/class/net/{name}/{what}")
+    return int(text) if text.isdigit() else None
+
+
+# ---------------------------------------------------------------- names
+
+
+def resolve(names: List[str]) -> Dict[str, List[str]]:
+    """The addresses of each name on this node; none if it is not known here."""
+    return {name: _addresses(name) for name in names}
+
+
+def _addresses(name: str) -> List[str]:
+    try:
+        found = socket.getaddrinfo(_spelt(name), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _spelt(name: str) -> Any:
+    """A name as bytes, which the resolver takes too. For a text Python loads its tables of names
+    that are not ASCII, which takes longer than to look it up."""
+    return name.encode() if name.isascii() else name
+
+
+def own_names() -> Answer:
+    """What this node is called by itself, and which addresses it thinks that name has."""
+    name = socket.gethostname()
+    return {"hostname": name, "fqdn": _full(name), "addresses": _addresses(name)}
+
+
+def _full(name: str) -> str:
+    """A name with its domain, as `socket.getfqdn` finds it, if the resolver knows one."""
+    try:
+        first, aliases, _ = socket.gethostbyaddr(_spelt(name))
+    except OSError:
+        return name
+    return next((known for known in (first, *aliases) if "." in known), first)
