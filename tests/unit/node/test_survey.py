@@ -193,8 +193,9 @@ def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- without the library's modules
 
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | NUMBERS | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 NAMES = st.text("ab-*.", max_size=8)
