@@ -23,6 +23,8 @@ from dslaunch.transport.process import ProcessChannel
 
 MODULES = ("jsontext", "paths", "interfaces", "network", "questions", "survey")
 PINGS = 3
+GOOD_TRIP = 0.05
+"""Seconds of a round trip that tell a clock well enough: it may be wrong by half of them."""
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
 FAREWELL = 5.0
@@ -87,7 +89,8 @@ class Conversation:
         self.seconds = time.monotonic() - self.began
 
     def measure_clock(self) -> None:
-        """Find out how far its clock is ahead: of some round trips the fastest counts."""
+        """Find out how far its clock is ahead: of some round trips the fastest counts, or one that
+        is fast enough."""
         for _ in range(PINGS):
             asked, began = time.time(), time.monotonic()
             self._send({"clock": True})
@@ -95,6 +98,8 @@ class Conversation:
             trip = time.monotonic() - began
             if self.clock is None or trip / 2 < self.clock[1]:
                 self.clock = (there - asked - trip / 2, trip / 2)
+            if trip < GOOD_TRIP:
+                break
 
     def close(self) -> None:
         """Hang up; what waits for an answer gets none."""
@@ -170,10 +175,9 @@ class Survey:
         self.here: dict[str, Mapping[str, Any]] = {}
         """What this machine answered itself."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
-        self.closing: list[Future[None]] = []
 
     def run(self) -> dict[str, NodeFacts]:
-        """Ask everything; those that failed are in `failures`. Begins to hang up: see `close`."""
+        """Ask everything; those that failed are in `failures`."""
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
         own = pool.submit(self._ask_here)
@@ -182,16 +186,16 @@ class Survey:
             self._further(pool)
             wait([own], _longest(self._own_questions()) + GRACE)
         finally:
-            # a pool of its own: the workers of the other may all be waiting to connect
-            closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-            self.closing = [closer.submit(t.close) for t in (*self.talks.values(), self.own)]
-            closer.shutdown(wait=False)
             pool.shutdown(wait=False, cancel_futures=True)
         return {host: _facts(talk) for host, talk in self.talks.items()}
 
     def close(self) -> None:
-        """Wait until all have hung up, which takes SSH a while: time enough to judge."""
-        wait(self.closing, FAREWELL)
+        """Hang up. Nodes that end their programs keep the network busy: first make use of what
+        they said."""
+        # a pool of its own: the workers of the other may all be waiting to connect
+        closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
+        wait([closer.submit(talk.close) for talk in (*self.talks.values(), self.own)], FAREWELL)
+        closer.shutdown(wait=False)
         self.way.close()
 
     def _ask_here(self) -> None:

@@ -13,11 +13,12 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.topology.inventory import gpu_list
 
 
 def count(a: Answers) -> tuple[int, str]:
     """How many devices ranks can have, and what they are: with MIG, its devices."""
+    from dslaunch.topology.inventory import gpu_list
+
     found = nvidia.gpus(a)
     if any(gpu.on("mig.mode.current") for gpu in found):
         devices = gpu_list(a.value(nvidia.LIST)["out"])

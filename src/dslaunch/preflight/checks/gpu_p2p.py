@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
-from dslaunch.topology.model import nvlinks
 
 TOLD = 3
 MEANING = {
@@ -21,6 +20,8 @@ MEANING = {
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
+    from dslaunch.topology.model import nvlinks
+
     known = wiring.topology(a)
     if len(nvidia.gpus(a)) < 2:
         yield skipped("one GPU")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -67,7 +66,7 @@ def address(a: Answers) -> str | None:
     real = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
     named = a["resolve"].get(a.host, []) if a.has("resolve") else []
     good = [text for text in named if text in real]
-    v4 = [text for text in real if ipaddress.ip_address(text).version == 4]
+    v4 = [text for text in real if ":" not in text]
     return next(iter([*good, *v4, *real]), None)
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
-from dslaunch.topology import Topology
-from dslaunch.topology.model import nvlinks
-from dslaunch.topology.shape import summary
+
+if TYPE_CHECKING:
+    from dslaunch.topology import Topology
 
 TOLD = 3
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
+    from dslaunch.topology.shape import summary
+
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -32,6 +35,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 
 def _usual(known: Topology) -> str:
+    from dslaunch.topology.model import nvlinks
+
     codes = sorted({link for _, _, link in known.links if nvlinks(link)})
     return f"{codes[-1]} between all GPUs" if codes else "NVLink between all GPUs"
 

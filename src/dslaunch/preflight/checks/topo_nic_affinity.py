@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dslaunch.preflight.check import (
     Answers,
@@ -17,10 +18,14 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
-from dslaunch.topology.shape import Near, nearest, usable
+
+if TYPE_CHECKING:
+    from dslaunch.topology.shape import Near
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
+    from dslaunch.topology.shape import nearest, usable
+
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")

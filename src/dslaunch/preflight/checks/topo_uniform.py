@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import Asked, Check, Nodes, Scope, Verdict
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
-from dslaunch.topology import compare
 
 ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 """What checks of their own say: gpu.count, gpu.uniform, gpu.nvlink."""
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
+    from dslaunch.topology import compare
+
     known = wiring.topologies(nodes)
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
     far = {host for host, t in known.items() if wiring.far_from_cards(t)}
