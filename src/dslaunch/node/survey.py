@@ -40,18 +40,23 @@ are busy must not take itself for one whose disks hang."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Answer each line by another until standard input ends, then leave nothing behind."""
+    """Answer each line by another until standard input ends, then leave nothing behind: do what
+    requests gave as `last`, also when whoever asked was killed."""
     mark = arguments["mark"].encode()
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
     _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
     children = Children()
+    last: Dict[str, Answer] = {}
     while True:
         line = sys.stdin.buffer.readline()
         if not line:
             break
-        _write(out, mark + as_json(reply(_meant(line), children)) + b"\n")
+        request = _meant(line)
+        last.update(request.get("last", {}))
+        _write(out, mark + as_json(reply(request, children)) + b"\n")
+    ask(last, children)
     children.end()
     questions.clean()
     os._exit(0)  # threads that serve listeners are not waited for

@@ -180,7 +180,7 @@ class Check:
     """Rounds that are asked while no other check asks anything: what measures must not be
     disturbed."""
     last: Callable[[Scope, str], Asked] | None = None
-    """Asked of each host at the end, to leave nothing behind."""
+    """What each host does at the end, however it comes, to leave nothing behind."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that a cluster file may set, with their units in `limits_mean`."""
     limits_mean: str = ""

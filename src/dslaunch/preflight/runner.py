@@ -56,8 +56,6 @@ class Conversation:
     clock: tuple[float, float] | None = None
     began: float = 0.0
     seconds: float = 0.0
-    late: bool = False
-    """It was given up."""
 
     def open(self, way: Transport) -> None:
         """Connect, and start the program that answers. Raises Silent."""
@@ -71,15 +69,12 @@ class Conversation:
         except OSError as error:
             raise Silent(self._lost(str(error))) from None
 
-    def ask(self, questions: Iterable[Question]) -> None:
-        """Ask, and keep the answers. Raises Silent."""
-        asked = {
-            q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout, "text": q.text}
-            for q in questions
-            if q.key not in self.answers
-        }
+    def ask(self, questions: Iterable[Question], last: Iterable[Question] = ()) -> None:
+        """Ask, and keep the answers; at first also give what is to be done at the end, however it
+        comes. Raises Silent."""
+        asked = _spelt(q for q in questions if q.key not in self.answers)
         if not self.hello:
-            self._send({"questions": asked})
+            self._send({"questions": asked, "last": _spelt(last)})
             self.hello = self._receive()["hello"]
         elif asked:
             self._send({"questions": asked})
@@ -101,9 +96,15 @@ class Conversation:
             if trip < GOOD_TRIP:
                 break
 
+    def end(self) -> None:
+        """Let its program leave nothing behind and end, and hang up."""
+        if self.channel is not None:
+            self.channel.close_input()
+            self.channel.wait(FAREWELL)
+        self.close()
+
     def close(self) -> None:
         """Hang up; what waits for an answer gets none."""
-        self.late = True
         if self.channel is not None:
             self.channel.close()
         if self.connection is not None:
@@ -190,11 +191,10 @@ class Survey:
         return {host: _facts(talk) for host, talk in self.talks.items()}
 
     def close(self) -> None:
-        """Hang up. Nodes that end their programs keep the network busy: first make use of what
-        they said."""
+        """Let every node clean up, and hang up."""
         # a pool of its own: the workers of the other may all be waiting to connect
         closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
-        wait([closer.submit(talk.close) for talk in (*self.talks.values(), self.own)], FAREWELL)
+        wait([closer.submit(talk.end) for talk in (*self.talks.values(), self.own)], FAREWELL)
         closer.shutdown(wait=False)
         self.way.close()
 
@@ -218,26 +218,19 @@ class Survey:
         with self.gate:
             talk.open(self.way)
             self.tell(talk.node.host, "connected")
-        talk.ask(first)
+        lasts = [check.last for check in self.checks.values() if check.last is not None]
+        host = talk.node.host
+        talk.ask(first, (q for last in lasts for q in last(self.scope, host).values()))
         talk.measure_clock()
-        self.tell(talk.node.host, "asked")
+        self.tell(host, "asked")
 
     def _further(self, pool: ThreadPoolExecutor) -> None:
-        """What depends on earlier answers, and what leaves nothing behind."""
+        """What depends on earlier answers."""
         checks = self.checks.values()
         self._ask_each(pool, [(check, check.then) for check in checks if check.then])
         self._ask_each(pool, [(check, check.after) for check in checks if check.after])
         for alone in [(check, further) for check in checks for further in check.measure]:
             self._ask_each(pool, [alone])
-        lasts = [check.last for check in checks if check.last is not None]
-        if lasts:
-            self._round(
-                pool,
-                lambda talk: talk.ask(
-                    q for last in lasts for q in last(self.scope, talk.node.host).values()
-                ),
-                GRACE,
-            )
         for host in self.talks:
             self.tell(host, "answered")
 
@@ -283,6 +276,14 @@ class Survey:
         self.tell(host, "failed")
         talk = self.talks.pop(host)
         threading.Thread(target=talk.close, daemon=True).start()
+
+
+def _spelt(questions: Iterable[Question]) -> dict[str, dict[str, Any]]:
+    """As `node/survey.py` takes them."""
+    return {
+        q.key: {"kind": q.kind, "argument": q.argument, "timeout": q.timeout, "text": q.text}
+        for q in questions
+    }
 
 
 def _longest(questions: Sequence[Question]) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 
 from dslaunch.cluster.model import Node
@@ -64,10 +64,12 @@ class Gate:
         way = Borrowed({host: future.result() for host, future in connections.items()})
         survey = Survey(self.scope, self.checks, lambda host, stage: None, way)
         began = time.time()
-        with closing(survey):
+        try:
             nodes = survey.run()
-            facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
-            return judge(self.scope, facts, self.checks)
+        finally:  # nobody waits for the programs' ends
+            threading.Thread(target=survey.close, daemon=True).start()
+        facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
+        return judge(self.scope, facts, self.checks)
 
     def passed(self, decided: Decided) -> Decided:
         """Add what people should know. Raises PreflightError for what must stop the start."""

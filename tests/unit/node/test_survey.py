@@ -71,6 +71,27 @@ def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
     assert abs(said[2]["clock"] - time.time()) < 60
 
 
+def test_what_it_leaves_is_removed_however_it_ends(tmp_path: Path) -> None:
+    mark = {"name": "mark", "paths": [str(tmp_path)]}
+    request = {"questions": {"m": question("mark", mark)}, "last": {"u": question("unmark", mark)}}
+    with subprocess.Popen(
+        ["/bin/sh", "-c", program.line(Node("n", (0,), python=sys.executable))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(program.text(MODULES, {"mark": "@"}) + f"{request!a}\n".encode())
+        process.stdin.flush()
+        process.stdout.readline()
+        assert b"value" in process.stdout.readline()
+        assert [path.name for path in tmp_path.iterdir()] == ["mark"]
+        process.stdout.close()  # as it is when whoever asked was killed
+        process.stdin.close()
+        assert process.wait(10) == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     began = time.monotonic()
     answers = ask(
