@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.testbed.vcluster import VirtualCluster, missing
 
-ROUNDS = 3
+ROUNDS = 5
 METER = """\
 import json, resource, subprocess, sys, time
 began = time.monotonic()
