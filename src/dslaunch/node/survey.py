@@ -46,16 +46,16 @@ def main(arguments: Dict[str, Any]) -> None:
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
-    _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
     children = Children()
     last: Dict[str, Answer] = {}
-    while True:
-        line = sys.stdin.buffer.readline()
-        if not line:
-            break
-        request = _meant(line)
-        last.update(request.get("last", {}))
-        _write(out, mark + as_json(reply(request, children)) + b"\n")
+    try:
+        _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
+        for line in sys.stdin.buffer:
+            request = _meant(line)
+            last.update(request.get("last", {}))
+            _write(out, mark + as_json(reply(request, children)) + b"\n")
+    except OSError:
+        pass  # nobody is there any more to read it
     ask(last, children)
     children.end()
     questions.clean()

@@ -71,7 +71,10 @@ def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
     assert abs(said[2]["clock"] - time.time()) < 60
 
 
-def test_what_it_leaves_is_removed_however_it_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("heard", [True, False], ids=["after-the-answer", "before-the-answer"])
+def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
+    heard: bool, tmp_path: Path
+) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
     request = {"questions": {"m": question("mark", mark)}, "last": {"u": question("unmark", mark)}}
     with subprocess.Popen(
@@ -81,12 +84,17 @@ def test_what_it_leaves_is_removed_however_it_ends(tmp_path: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(program.text(MODULES, {"mark": "@"}) + f"{request!a}\n".encode())
+        process.stdin.write(program.text(MODULES, {"mark": "@"}))
         process.stdin.flush()
-        process.stdout.readline()
-        assert b"value" in process.stdout.readline()
-        assert [path.name for path in tmp_path.iterdir()] == ["mark"]
-        process.stdout.close()  # as it is when whoever asked was killed
+        assert b"hello" in process.stdout.readline()
+        if not heard:
+            process.stdout.close()
+        process.stdin.write(f"{request!a}\n".encode())
+        process.stdin.flush()
+        if heard:
+            assert b"value" in process.stdout.readline()
+            assert [path.name for path in tmp_path.iterdir()] == ["mark"]
+            process.stdout.close()
         process.stdin.close()
         assert process.wait(10) == 0
     assert not list(tmp_path.iterdir())
