@@ -260,3 +260,66 @@ def test_a_fault_is_found_on_its_node_and_nothing_else(site: Site, fault: Fault)
         assert words in one[2].lower() or words in one[2], said
     assert {host for f in found for host in f["hosts"]} == {fault.node}, found
     assert all(f["fix"] and f["see"] for f in bad), bad
+
+
+CARD = """
+mkdir -p /run/kernel /run/class/infiniband/mlx5_0/ports/1/counters
+mount --rbind /sys /run/kernel
+for entry in /run/kernel/class/*; do ln -s "$entry" /run/class/; done
+cd /run/class/infiniband/mlx5_0
+echo 28.41.1000 >fw_ver; echo MT_0000000838 >board_id; echo MT4129 >hca_type
+cd ports/1
+echo '4: ACTIVE' >state; echo '5: LinkUp' >phys_state
+echo '400 Gb/sec (4X NDR)' >rate; echo InfiniBand >link_layer
+echo 0 >counters/link_downed
+mkdir /dev/infiniband; : >/dev/infiniband/uverbs0
+mount --bind /run/class /sys/class
+"""
+"""A card as the kernel's tables show it, which is all that is asked of it."""
+LOCKED = "preflight: {limits: {lim.memlock: {fail: 1}}}\n"
+NO_CARD = """
+umount /sys/class
+umount -l /run/kernel
+rm -r /run/class /dev/infiniband
+rmdir /run/kernel
+"""
+
+
+def lockable(site: Site, node: str, limit: str) -> str:
+    """Set how many bytes the sessions of a node may lock; give how many it was."""
+    show = "prlimit -p $s -l -o SOFT --noheadings"
+    line = f"s=$(pgrep -o -x sshd); {show}; prlimit -p $s --memlock={limit}:"
+    said = site.cluster.run(node, ["sh", "-c", line], user="root", check=True)
+    return said.stdout.strip()
+
+
+@pytest.fixture
+def infiniband(site: Site) -> Iterator[None]:
+    """Every node has a card, and less than 1 MiB is too little for it."""
+    site.cluster.put("control", "/root/project/c.yaml", f"{CLUSTER}{LOCKED}")
+    for node in site.cluster.names:
+        site.sh(node, CARD)
+    yield
+    for node in site.cluster.names:
+        site.sh(node, NO_CARD)
+    site.cluster.put("control", "/root/project/c.yaml", CLUSTER)
+
+
+def test_little_lockable_memory_is_found_where_infiniband_needs_it(
+    site: Site, infiniband: None
+) -> None:
+    """Not every machine may raise the limit that it has: its nodes are warned of all the time."""
+
+    def said() -> list[tuple[str, str, list[str]]]:
+        _, found = site.findings()
+        return [(f["check"], f["level"], f["hosts"]) for f in found]
+
+    nodes = [*site.cluster.names]
+    before = lockable(site, "node3", "65536")
+    others = [node for node in nodes if node != "node3"]
+    warned = [] if before == "unlimited" else [("lim.memlock", "warn", others)]
+    try:
+        assert said() == [("lim.memlock", "fail", ["node3"]), *warned]
+    finally:
+        lockable(site, "node3", before)
+    assert said() == [("lim.memlock", "warn", nodes) for _ in warned]
