@@ -62,6 +62,12 @@ class Scope:
     token: str = "0"
     """New for each preflight: names marks and proves who answers at a port."""
 
+    def by_hand(self, host: str) -> str:
+        """The command with which a person sees whether a node can be reached."""
+        if self.cluster.transport == "srun":
+            return f"srun --overlap --nodes=1 --nodelist={host} true"
+        return f"ssh {host} true"
+
 
 PURPOSES = {
     "zero-infinity": "parameters or optimizer states on the nodes' own NVMe disks",

@@ -47,6 +47,8 @@ class Conversation:
 
     node: Node
     mark: bytes
+    by_hand: str = "true"
+    """What a person can try if it fails."""
     connection: Connection | None = None
     channel: Channel | None = None
     rest: bytes = b""
@@ -143,7 +145,7 @@ class Conversation:
         return self._lost(f"{ended}{': ' + last[:200] if last else ''}")
 
     def _lost(self, why: str) -> NodeFailure:
-        return NodeFailure(self.node.host, "lost", why, "try it by hand with `ssh`")
+        return NodeFailure(self.node.host, "lost", why, f"try it by hand: `{self.by_hand}`")
 
 
 class Here:
@@ -170,7 +172,9 @@ class Survey:
         self.scope, self.checks, self.tell = scope, checks, tell
         self.way = way or transport.get(scope.cluster.transport, scope.cluster)
         mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
-        self.talks = {node.host: Conversation(node, mark) for node in scope.nodes}
+        self.talks = {
+            node.host: Conversation(node, mark, scope.by_hand(node.host)) for node in scope.nodes
+        }
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
         self.here: dict[str, Mapping[str, Any]] = {}

@@ -1,0 +1,27 @@
+"""What is said of a node that did not answer, and how a person can see it for himself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import Scope
+from dslaunch.preflight.facts import Facts
+from dslaunch.preflight.judge import judge
+
+
+@pytest.mark.parametrize(
+    ("way", "see"),
+    [
+        ("fabric", "ssh n1 true"),
+        ("openssh", "ssh n1 true"),
+        ("srun", "srun --overlap --nodes=1 --nodelist=n1 true"),
+    ],
+)
+def test_a_silent_node_can_be_tried_by_hand_on_the_way_it_was_asked(way: str, see: str) -> None:
+    cluster = replace(parse_cluster("nodes: [{host: n1, slots: 1}]\n", "c.yaml"), transport=way)
+    scope = Scope(cluster, cluster.nodes)
+    (finding,) = judge(scope, Facts("", "", "", 0.0, {}, {}), {}).findings
+    assert (finding.check, finding.level, finding.see) == ("ssh.connect", "fail", see)
