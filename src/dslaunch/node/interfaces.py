@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket as socket  # why not `socket`: see network.py
 import os
 import struct
+import sys
 
 from dslaunch.node.paths import text_of
 
@@ -14,37 +15,50 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 
     Answer = Dict[str, Any]
 
-_GETADDR, _DUMP, _ERROR, _DONE = 22, 0x301, 2, 3
-_IFA_ADDRESS, _IFA_LOCAL, _SCOPE_LINK = 1, 2, 253
+_GETLINK, _GETADDR, _DUMP, _ERROR, _DONE = 18, 22, 0x301, 2, 3
+_NAME, _MTU, _ADDRESS, _LOCAL = 3, 4, 1, 2
+_UP, _LOOPBACK, _SCOPE_LINK = 1, 8, 253
 PIECE = 65536
 
 
 def held() -> List[Answer]:
-    """One entry per address: interface, address, whether it is up, its speed and MTU."""
-    return [
-        {
-            "name": name,
-            "address": address,
-            "loopback": bool(_flags(name) & 8),
-            "up": bool(_flags(name) & 1),
-            "speed": _number(name, "speed"),
-            "mtu": _number(name, "mtu"),
-        }
-        for name, address in _addresses_held()
-    ]
-
-
-def _addresses_held() -> List[Tuple[str, str]]:
-    """Interface and address pairs as the kernel lists them, IPv4 first; rtnetlink(7). Link-local
-    ones of IPv6 are left out: they need a scope."""
+    """One entry per address as the kernel lists them, IPv4 first: interface, address, whether it
+    is up, its speed and MTU; rtnetlink(7). Link-local ones of IPv6 are left out: they need a
+    scope. Raises OSError."""
+    links = dict(_links())
     found = []
     for message in _dump(_GETADDR, struct.pack("BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)):
         family, _, _, scope, index = struct.unpack_from("BBBBI", message)
-        given = dict(_attributes(message[8:]))
-        if family == socket.AF_INET or (family == socket.AF_INET6 and scope != _SCOPE_LINK):
-            own = given.get(_IFA_LOCAL) or given[_IFA_ADDRESS]  # with a peer this one is the peer's
-            found.append((socket.if_indextoname(index), socket.inet_ntop(family, own)))
+        usable = family == socket.AF_INET or (family == socket.AF_INET6 and scope != _SCOPE_LINK)
+        if usable and index in links:
+            given = dict(_attributes(message[8:]))
+            own = given.get(_LOCAL) or given[_ADDRESS]  # with a peer this one is the peer's
+            found.append({"address": socket.inet_ntop(family, own), **links[index]})
     return found
+
+
+def _links() -> Iterator[Tuple[int, Answer]]:
+    """The interfaces by their index."""
+    for message in _dump(_GETLINK, struct.pack("BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _, index, flags = struct.unpack_from("iiI", message)
+        given = dict(_attributes(message[16:]))
+        name = given[_NAME].rstrip(b"\0").decode()
+        yield (
+            index,
+            {
+                "name": name,
+                "loopback": bool(flags & _LOOPBACK),
+                "up": bool(flags & _UP),
+                "speed": _speed(name),
+                "mtu": struct.unpack("I", given[_MTU])[0] if _MTU in given else None,
+            },
+        )
+
+
+def _speed(name: str) -> Optional[int]:
+    """In Mbit/s; None where the driver does not say."""
+    text = text_of(f"/sys/class/net/{name}/speed")
+    return int(text) if text.isdigit() else None
 
 
 def _dump(kind: int, question: bytes) -> Iterator[bytes]:
@@ -78,16 +92,6 @@ def _aligned(size: int) -> int:
     return size + 3 & ~3
 
 
-def _flags(name: str) -> int:
-    return int(text_of(f"/sys/class/net/{name}/flags") or "0", 16)
-
-
-def _number(name: str, what: str) -> Optional[int]:
-    """Speed in Mbit/s, MTU in bytes; None where the driver does not say."""
-    text = text_of(f"/sys/class/net/{name}/{what}")
-    return int(text) if text.isdigit() else None
-
-
 # ---------------------------------------------------------------- names
 
 
@@ -105,9 +109,9 @@ def _addresses(name: str) -> List[str]:
 
 
 def _spelt(name: str) -> Any:
-    """A name as bytes, which the resolver takes too. For a text Python loads its tables of names
+    """A name as bytes, which CPython's resolver takes too. For a text it loads its tables of names
     that are not ASCII, which takes longer than to look it up."""
-    return name.encode() if name.isascii() else name
+    return name.encode() if name.isascii() and sys.implementation.name == "cpython" else name
 
 
 def own_names() -> Answer:

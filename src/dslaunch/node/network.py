@@ -33,14 +33,14 @@ def listen(argument: Answer) -> Answer:
         except OSError as error:
             taken.append({"port": port, "error": error.strerror})
             continue
-        _LISTENERS.append(listener)
         server = Server(listener, argument["token"].encode() + b"\n")
+        _SERVERS.append(server)
         _thread.start_new_thread(server.run, ())
         return {"port": listener.getsockname()[1], "taken": taken}
     return {"port": None, "taken": taken}
 
 
-_LISTENERS: List[socket.socket] = []
+_SERVERS: List[Server] = []
 
 
 def _bind(port: int) -> socket.socket:
@@ -74,6 +74,8 @@ class Server:
         # here, not in the thread: the listener may be closed before that has begun
         self.door = listener.fileno()
         self.poll.register(self.door, select.EPOLLIN)
+        self.serving = _thread.allocate_lock()
+        self.serving.acquire()
 
     def run(self) -> None:
         """Serve until the listener is closed."""
@@ -83,6 +85,7 @@ class Server:
             for fd in list(self.peers):
                 self._drop(fd)
             self.poll.close()
+            self.serving.release()
 
     def _serve(self) -> None:
         while True:
@@ -126,13 +129,14 @@ class Server:
 
 def hang_up() -> None:
     """Let go of the ports that `listen` holds."""
-    while _LISTENERS:
-        listener = _LISTENERS.pop()
+    while _SERVERS:
+        server = _SERVERS.pop()
         try:
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
+            server.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
         except OSError:
             pass
-        listener.close()
+        server.serving.acquire(True, 1.0)  # once it is closed, nothing wakes that thread any more
+        server.listener.close()
 
 
 # ---------------------------------------------------------------- dialling

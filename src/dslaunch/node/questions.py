@@ -32,7 +32,7 @@ def identity() -> Answer:
         "executable": sys.executable,
         "uid": os.getuid(),
         "home": home(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "umask": _umask(),
     }
 
@@ -45,6 +45,11 @@ def home() -> str:
 def absolute(path: str) -> str:
     """A path as this node means it: `~` and relative paths start at the user's home."""
     return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
+
+
+def _cores() -> Optional[int]:
+    """How many we may use; PyPy knows only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _umask() -> int:
@@ -80,7 +85,7 @@ def _matching(pattern: str) -> List[str]:
 def _named(folder: str, place: str) -> List[str]:
     if "*" not in place:
         return [place]
-    return sorted(name for name in _entries(folder) if fits(name, place))
+    return sorted(name for name in _entries(folder or "/") if fits(name, place))
 
 
 def fits(name: str, pattern: str) -> bool:

@@ -51,10 +51,12 @@ def main(arguments: Dict[str, Any]) -> None:
     try:
         _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
         for line in sys.stdin.buffer:
+            if not line.endswith(b"\n"):
+                break  # whoever asked was killed in the middle of it
             request = _meant(line)
             last.update(request.get("last", {}))
             _write(out, mark + as_json(reply(request, children)) + b"\n")
-    except OSError:
+    except ConnectionError:
         pass  # nobody is there any more to read it
     ask(last, children)
     children.end()

@@ -27,6 +27,8 @@ GOOD_TRIP = 0.05
 """Seconds of a round trip that tell a clock well enough: it may be wrong by half of them."""
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
+PATIENCE = 3.0
+"""Seconds for a node's program to clean up."""
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 Tell = Callable[[str, str], None]
@@ -56,6 +58,9 @@ class Conversation:
     hello: Mapping[str, Any] = field(default_factory=dict)
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     clock: tuple[float, float] | None = None
+    waiting: bool = False
+    """A request of ours has no answer yet."""
+    closed: bool = False
     began: float = 0.0
     seconds: float = 0.0
 
@@ -63,13 +68,21 @@ class Conversation:
         """Connect, and start the program that answers. Raises Silent."""
         self.began = time.monotonic()
         try:
+            self._go_on()
             self.connection = way.connect(self.node)
+            self._go_on()
             self.channel = self.connection.start(program.line(self.node))
             self.channel.write(program.text(MODULES, {"mark": self.mark.decode()}))
         except NodeError as error:
             raise Silent(error.failures[0]) from None
         except OSError as error:
             raise Silent(self._lost(str(error))) from None
+
+    def _go_on(self) -> None:
+        """Raise Silent if it was closed meanwhile."""
+        if self.closed:
+            self.close()
+            raise Silent(self._lost("given up"))
 
     def ask(self, questions: Iterable[Question], last: Iterable[Question] = ()) -> None:
         """Ask, and keep the answers; at first also give what is to be done at the end, however it
@@ -99,14 +112,19 @@ class Conversation:
                 break
 
     def end(self) -> None:
-        """Let its program leave nothing behind and end, and hang up."""
+        """Let its program leave nothing behind and end, and hang up. One that is busy does so when
+        it finds out that nobody is there; it is neither waited for nor ended by us."""
+        self.closed = True
         if self.channel is not None:
             self.channel.close_input()
-            self.channel.wait(FAREWELL)
-        self.close()
+            if not self.waiting and self.channel.wait(PATIENCE) is not None:
+                self.channel.close()
+        if self.connection is not None:
+            self.connection.close()
 
     def close(self) -> None:
         """Hang up; what waits for an answer gets none."""
+        self.closed = True
         if self.channel is not None:
             self.channel.close()
         if self.connection is not None:
@@ -114,6 +132,7 @@ class Conversation:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self.channel is not None
+        self.waiting = True
         try:
             self.channel.write(ascii(message).encode() + b"\n")
         except OSError as error:
@@ -130,6 +149,7 @@ class Conversation:
         noise, _, rest = self.rest.partition(self.mark)
         line, _, self.rest = rest.partition(b"\n")
         self.noise += noise
+        self.waiting = False
         message: dict[str, Any] = json.loads(line)
         return message
 

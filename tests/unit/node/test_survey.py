@@ -100,6 +100,16 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
+    mark = {"name": "mark", "paths": [str(tmp_path)]}
+    request = {"questions": {"m": question("mark", mark)}, "last": {"u": question("unmark", mark)}}
+    text = program.text(MODULES, {"mark": "@"}) + f"{request!a}\n{request!a}"[:-9].encode()
+    line = program.line(Node("n", (0,), python=sys.executable))
+    done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout.count(b"@")) == (0, b"", 2)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     began = time.monotonic()
     answers = ask(
@@ -326,3 +336,20 @@ def test_a_port_that_is_taken_is_told_with_the_reason(port: int) -> None:
     told = network.listen({"ports": [port, 0], "token": "T"})
     assert told["taken"] == [{"port": port, "error": "Address already in use"}]
     assert told["port"] not in (None, port)
+
+
+def own(what: str) -> int:
+    """How many threads (`task`) or open files (`fd`) this process has."""
+    return len([*Path(f"/proc/self/{what}").iterdir()])
+
+
+def test_who_hangs_up_leaves_no_thread_and_no_file(port: int) -> None:
+    network.hang_up()
+    threads, files = own("task"), own("fd")
+    for _ in range(50):
+        assert network.listen({"ports": [port], "token": "T"})["port"] == port
+        network.hang_up()
+    deadline = time.monotonic() + 5
+    while own("task") > threads and time.monotonic() < deadline:
+        time.sleep(0.01)  # after its last word a thread needs a moment to be gone
+    assert (own("task"), own("fd")) == (threads, files)

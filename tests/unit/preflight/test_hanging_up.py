@@ -1,0 +1,102 @@
+"""How a preflight leaves its nodes: idle, busy, or still on the way to them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.cluster.model import Node
+from dslaunch.preflight import runner
+from dslaunch.preflight.check import Scope
+
+
+class Fake:
+    """A transport, its connection and its channel at once: what is done with them is noted."""
+
+    def __init__(self, connecting: float = 0, ends: bool = True) -> None:
+        self.connecting, self.ends = connecting, ends
+        self.done: list[str] = []
+
+    def connect(self, node: Node) -> Fake:
+        time.sleep(self.connecting)
+        self.done.append("connect")
+        return self
+
+    def start(self, line: str) -> Fake:
+        self.done.append("start")
+        return self
+
+    def write(self, data: bytes) -> None:
+        """It is taken."""
+
+    def read(self) -> bytes:
+        return b"@" + json.dumps({"clock": 0.0}).encode() + b"\n"
+
+    def close_input(self) -> None:
+        self.done.append("close input")
+
+    def wait(self, timeout: float) -> int | None:
+        self.done.append("wait")
+        return 0 if self.ends else None
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+def conversation(way: Fake) -> runner.Conversation:
+    talk = runner.Conversation(Node("n", (0,)), b"@")
+    talk.open(way)
+    way.done.clear()
+    return talk
+
+
+def test_an_idle_node_cleans_up_before_it_is_left() -> None:
+    way = Fake()
+    conversation(way).end()
+    assert way.done == ["close input", "wait", "close", "close"]
+
+
+def test_a_node_that_does_not_end_is_left_without_being_ended() -> None:
+    way = Fake(ends=False)
+    conversation(way).end()
+    assert way.done == ["close input", "wait", "close"]  # the connection only
+
+
+def test_a_busy_node_is_not_waited_for() -> None:
+    way = Fake()
+    talk = conversation(way)
+    talk._send({"questions": {}})
+    talk.end()
+    assert way.done == ["close input", "close"]
+
+
+def test_a_node_that_has_answered_is_not_busy() -> None:
+    way = Fake()
+    talk = conversation(way)
+    talk.measure_clock()
+    talk.end()
+    assert "wait" in way.done
+
+
+def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() -> None:
+    nodes = "nodes: [{host: 'n[1-6]', slots: 1}]\nssh: {fanout: 2}\n"
+    cluster = parse_cluster(nodes, "c.yaml")
+    way = Fake(connecting=0.2)
+    survey = runner.Survey(Scope(cluster, cluster.nodes), {}, lambda *_: None, way)
+    with ThreadPoolExecutor() as pool:
+        begun = [pool.submit(survey._begin, talk, ()) for talk in survey.talks.values()]
+        threading.Event().wait(0.1)  # the first two are on their way
+        began = time.monotonic()
+        survey.close()
+        wait(begun, 5)
+    assert time.monotonic() - began < 2
+    assert [way.done.count(word) for word in ("connect", "start")] == [2, 0]
+    assert way.done.count("close") >= 2
+    assert all(isinstance(each.exception(), runner.Silent) for each in begun)
+
+
+def test_to_leave_takes_less_than_the_launcher_waits() -> None:
+    assert runner.PATIENCE + 1 < runner.FAREWELL
