@@ -135,8 +135,8 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     monkeypatch.setitem(questions.KINDS, "path", path)
     began = time.monotonic()
     asked = {"before": "/", "a": hangs, "between": "/tmp", "b": hangs, "behind": "/"}
-    answers = ask({name: question("path", path, 0.5) for name, path in asked.items()})
-    assert time.monotonic() - began < 5
+    answers = ask({name: question("path", path, 1.5) for name, path in asked.items()})
+    assert time.monotonic() - began < 20  # two are given up, one after the other
     assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
         "before",
         "behind",
