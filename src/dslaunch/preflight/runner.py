@@ -90,7 +90,7 @@ class Conversation:
         asked = _spelt(q for q in questions if q.key not in self.answers)
         if not self.hello:
             self._send({"questions": asked, "last": _spelt(last)})
-            self.hello = self._receive()["hello"]
+            self.hello, self.waiting = self._receive()["hello"], True
         elif asked:
             self._send({"questions": asked})
         else:

@@ -7,6 +7,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import pytest
+
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Node
 from dslaunch.preflight import runner
@@ -31,6 +33,9 @@ class Fake:
 
     def write(self, data: bytes) -> None:
         """It is taken."""
+
+    def stderr(self) -> str:
+        return ""
 
     def read(self) -> bytes:
         return b"@" + json.dumps({"clock": 0.0}).encode() + b"\n"
@@ -69,6 +74,18 @@ def test_a_busy_node_is_not_waited_for() -> None:
     way = Fake()
     talk = conversation(way)
     talk._send({"questions": {}})
+    talk.end()
+    assert way.done == ["close input", "close"]
+
+
+def test_a_node_that_has_only_greeted_is_busy() -> None:
+    way = Fake()
+    talk = conversation(way)
+    said = iter([b'@{"hello": {"uid": 0}}\n', b""])
+    way.read = lambda: next(said)  # type: ignore[method-assign]
+    with pytest.raises(runner.Silent):
+        talk.ask(())
+    way.done.clear()
     talk.end()
     assert way.done == ["close input", "close"]
 
