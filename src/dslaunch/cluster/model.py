@@ -14,6 +14,10 @@ MOST_SLOTS = 1024
 """The most slots of one node."""
 
 
+BY_STEPS = "srun"
+"""The transport that reaches nodes by steps of the allocation that we are in, without SSH."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One machine that can run ranks."""

@@ -43,16 +43,14 @@ def _links() -> Iterator[Tuple[int, Answer]]:
         _, index, flags = struct.unpack_from("iiI", message)
         given = dict(_attributes(message[16:]))
         name = given[_NAME].rstrip(b"\0").decode()
-        yield (
-            index,
-            {
-                "name": name,
-                "loopback": bool(flags & _LOOPBACK),
-                "up": bool(flags & _UP),
-                "speed": _speed(name),
-                "mtu": struct.unpack("I", given[_MTU])[0] if _MTU in given else None,
-            },
-        )
+        link = {
+            "name": name,
+            "loopback": bool(flags & _LOOPBACK),
+            "up": bool(flags & _UP),
+            "speed": _speed(name),
+            "mtu": struct.unpack("I", given[_MTU])[0] if _MTU in given else None,
+        }
+        yield index, link
 
 
 def _speed(name: str) -> Optional[int]:
@@ -69,10 +67,10 @@ def _dump(kind: int, question: bytes) -> Iterator[bytes]:
         while True:
             left = handle.recv(PIECE)
             while left:
-                size, kind = struct.unpack_from("IH", left)
-                if kind == _DONE:
+                size, answer = struct.unpack_from("IH", left)
+                if answer == _DONE:
                     return
-                if kind == _ERROR:
+                if answer == _ERROR:
                     (code,) = struct.unpack_from("i", left, 16)
                     raise OSError(-code, os.strerror(-code))
                 yield left[16:size]

@@ -264,7 +264,9 @@ def _list(argument: Answer) -> List[Answer]:
     top = absolute(argument["path"])
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
-        for name in (name for name in names if fits(name, argument["names"])):
+        for name in names:
+            if not fits(name, argument["names"]):
+                continue
             try:
                 status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError:

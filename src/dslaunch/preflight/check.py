@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from dslaunch.cluster.model import Cluster, Node
+from dslaunch.cluster.model import BY_STEPS, Cluster, Node
 
 Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
 """`unknown`: it was not answered, and is never shown as passed."""
@@ -64,7 +64,7 @@ class Scope:
 
     def by_hand(self, host: str) -> str:
         """The command with which a person sees whether a node can be reached."""
-        if self.cluster.transport == "srun":
+        if self.cluster.transport == BY_STEPS:
             return f"srun --overlap --nodes=1 --nodelist={host} true"
         return f"ssh {host} true"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from dslaunch.cluster.discover import Discovered
-from dslaunch.cluster.model import Cluster
+from dslaunch.cluster.model import BY_STEPS, Cluster
 from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
     bare_cluster,
@@ -20,8 +20,6 @@ from dslaunch.slurm.client import Client
 from dslaunch.slurm.states import why_refused
 from dslaunch.transport import srun
 
-BY_STEPS = "srun"
-"""The transport whose programs are steps of the allocation."""
 SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
 """SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
 

@@ -135,8 +135,11 @@ def test_what_hangs_among_quick_questions_leaves_the_others_their_answers(
     monkeypatch.setitem(questions.KINDS, "path", path)
     began = time.monotonic()
     asked = {"before": "/", "a": hangs, "between": "/tmp", "b": hangs, "behind": "/"}
-    answers = ask({name: question("path", path, 1.5) for name, path in asked.items()})
-    assert time.monotonic() - began < 20  # two are given up, one after the other
+    # only what hangs is given little time: a loaded machine may be slow with the rest
+    answers = ask(
+        {name: question("path", p, 0.5 if p == hangs else 5) for name, p in asked.items()}
+    )
+    assert time.monotonic() - began < 5
     assert [name for name, answer in sorted(answers.items()) if "value" in answer] == [
         "before",
         "behind",
