@@ -62,11 +62,13 @@ class Scope:
     token: str = "0"
     """New for each preflight: names marks and proves who answers at a port."""
 
-    def by_hand(self, host: str) -> str:
+    def by_hand(self, node: Node) -> str:
         """The command with which a person sees whether a node can be reached."""
         if self.cluster.transport == BY_STEPS:
-            return f"srun --overlap --nodes=1 --nodelist={host} true"
-        return f"ssh {host} true"
+            return f"srun --overlap --nodes=1 --nodelist={node.host} true"
+        port = f"-p {node.port} " if node.port else ""
+        user = f"{node.user}@" if node.user else ""
+        return f"ssh {port}{user}{node.host} true"
 
 
 PURPOSES = {

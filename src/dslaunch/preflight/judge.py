@@ -124,7 +124,7 @@ def _reached(scope: Scope, facts: Facts) -> Iterator[Finding]:
         if node.host not in facts.nodes:
             silent = NodeFailure(node.host, "timeout", "no answer is recorded")
             failure = facts.failures.get(node.host, silent)
-            see = scope.by_hand(node.host)
+            see = scope.by_hand(node)
             yield Finding(
                 REACHED, "fail", (node.host,), failure.message, "an answer", failure.hint or "", see
             )

@@ -193,7 +193,7 @@ class Survey:
         self.way = way or transport.get(scope.cluster.transport, scope.cluster)
         mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
         self.talks = {
-            node.host: Conversation(node, mark, scope.by_hand(node.host)) for node in scope.nodes
+            node.host: Conversation(node, mark, scope.by_hand(node)) for node in scope.nodes
         }
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")

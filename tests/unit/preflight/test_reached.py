@@ -25,3 +25,11 @@ def test_a_silent_node_can_be_tried_by_hand_on_the_way_it_was_asked(way: str, se
     scope = Scope(cluster, cluster.nodes)
     (finding,) = judge(scope, Facts("", "", "", 0.0, {}, {}), {}).findings
     assert (finding.check, finding.level, finding.see) == ("ssh.connect", "fail", see)
+
+
+def test_a_node_with_a_user_and_a_port_of_its_own_is_tried_with_these() -> None:
+    text = "nodes: [{host: n1, slots: 1, user: ml, port: 2222}]\n"
+    cluster = parse_cluster(text, "c.yaml")
+    scope = Scope(cluster, cluster.nodes)
+    (finding,) = judge(scope, Facts("", "", "", 0.0, {}, {}), {}).findings
+    assert finding.see == "ssh -p 2222 ml@n1 true"
