@@ -1,8 +1,9 @@
 """How long until the first rank speaks, all have met, and all is over: dslaunch and its peers.
 
-Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds in
-turn: best (median). Needs what the sshd tests need. Where the machine has other work, or is a guest
-of one that has, a difference of tenths of a second wants a dozen rounds.
+Four virtual nodes of two ranks each with real sshd, one run after the other, several rounds, every
+other one in the opposite order: best (median). Needs what the sshd tests need. Where the machine
+has other work, or is a guest of one that has, a difference of tenths of a second wants a dozen
+rounds.
 
     python benchmarks/launch_speed.py [ROUNDS] [PART OF A NAME...]
 
@@ -50,7 +51,7 @@ def main() -> None:
         prepare(cluster)
         found: dict[str, list[Times]] = {name: [] for name in chosen}
         for turn in range(rounds + 1):  # the first warms the caches
-            for name, line in chosen.items():
+            for name, line in list(chosen.items())[:: -1 if turn % 2 else 1]:
                 times = measure(cluster, line(cluster, 20000 + turn))
                 if turn:
                     found[name].append(times)
@@ -131,7 +132,8 @@ def each_point(of: Callable[[Iterable[float]], float], times: list[Times]) -> Ti
 
 def report(found: dict[str, list[Times]]) -> None:
     """Each launch's best and median times, and the differences that matter: of the best, since what
-    else the machine does can only add to a time, and of the medians."""
+    else the machine does can only add to a time, and the median of the rounds' own differences,
+    which a machine that becomes slower meanwhile does not change."""
     best = {name: each_point(min, times) for name, times in found.items()}
     middle = {name: each_point(statistics.median, times) for name, times in found.items()}
     print(f"{'seconds until':24}{'first line':>14}{'all joined':>14}{'end':>14}")
@@ -143,13 +145,16 @@ def report(found: dict[str, list[Times]]) -> None:
         ("dslaunch torchrun", "torchrun by ssh", 0.7),
     ):
         if ours in found and theirs in found:
-            words = (less(best[ours], best[theirs]), less(middle[ours], middle[theirs]))
+            rounds = [less(a, b) for a, b in zip(found[ours], found[theirs], strict=True)]
+            pairs = (less(best[ours], best[theirs]), each_point(statistics.median, rounds))
+            words = [", ".join(f"{seconds:+.2f}" for seconds in times) for times in pairs]
             print(f"{ours} minus {theirs}: {words[0]} ({words[1]})  (wanted: {limit:+.1f} each)")
 
 
-def less(ours: Times, theirs: Times) -> str:
+def less(ours: Times, theirs: Times) -> Times:
     """The differences at the three points."""
-    return ", ".join(f"{a - b:+.2f}" for a, b in zip(ours, theirs, strict=True))
+    first, joined, end = (a - b for a, b in zip(ours, theirs, strict=True))
+    return first, joined, end
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Collection, Optional
 
 from dslaunch.node import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Collection, Optional
 
 BUSY = 0.02
 """The part of one CPU below which a process only wakes up to look, as idle threads do."""

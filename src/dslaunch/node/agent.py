@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import selectors
 import signal
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections import deque
 
-from dslaunch.node import bridge, files, frames, keeping, links, network, probe, processes, stacks
+from dslaunch.node import bridge, files, frames, keeping, network, probe, processes, stacks
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import Client
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+    from dslaunch.node import links
 
 TICK = 0.05
 BEAT = 5.0
@@ -52,7 +57,7 @@ class Agent:
         self.dismissed: Optional[float] = None
         """When the launcher said goodbye; what others still read is sent for a moment."""
         self.detached = False
-        self.replies: "queue.SimpleQueue[Tuple[Client, frames.Message]]" = queue.SimpleQueue()
+        self.replies: Deque[Tuple[Client, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
         self.activity = Activity()
@@ -117,8 +122,8 @@ class Agent:
     def woken(self, wake: int) -> None:
         """A child ended, or a thread has an answer."""
         os.read(wake, 4096)
-        while not self.replies.empty():
-            client, reply = self.replies.get()
+        while self.replies:
+            client, reply = self.replies.popleft()
             client.say({**reply, "time": time.time()})
 
     def tick(self) -> None:
@@ -262,7 +267,7 @@ class Agent:
                 reply = {"reply": id, "value": work()}
             except (OSError, ValueError) as error:
                 reply = {"reply": id, "error": str(error)}
-            self.replies.put((client, reply))
+            self.replies.append((client, reply))
             os.write(self.wake, b"r")
 
         threading.Thread(target=run, daemon=True).start()
@@ -298,6 +303,8 @@ class Agent:
 
     def do_detach(self, client: Client, message: frames.Message) -> None:
         """From now on nobody holds this run: it ends by itself, or with its other nodes."""
+        from dslaunch.node import links  # with what it needs to show that it is genuine
+
         self.detached = True
         try:
             directory = self.node_directory()

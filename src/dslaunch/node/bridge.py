@@ -9,7 +9,10 @@ import contextlib
 import os
 import socket
 import threading
-from typing import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Iterator
 
 PIECE = 256 * 1024
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Deque, Optional
 
 from dslaunch.node import frames
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Deque, Optional
+
     from dslaunch.node.agent import Agent
 
 

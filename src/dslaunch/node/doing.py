@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List
 
 PYTHON = re.compile(r"python|pypy")
 _SYSCALLS = {

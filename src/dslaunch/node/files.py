@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
-from typing import IO, Any, List, Optional, Tuple
 
 from dslaunch.node import keeping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import IO, Any, List, Optional, Tuple
 
 
 def make_node_directory(run: str, host: str, places: List[str]) -> str:
@@ -30,13 +31,16 @@ def _make(run: str, host: str, place: str) -> str:
     if os.lstat(place).st_uid != os.getuid() or os.path.islink(place):
         raise PermissionError(1, "it belongs to somebody else")
     os.chmod(place, 0o700)
-    return tempfile.mkdtemp(prefix=f"{run}.{host}.", dir=place)
+    path = os.path.join(place, f"{run}.{host}.{os.urandom(4).hex()}")
+    os.mkdir(path, 0o700)
+    return path
 
 
 def temporary_places() -> List[str]:
     """Where a run's directory may be while it lasts: the node's own disk, else its memory."""
     name = f"dslaunch-{os.getuid()}"
-    return [os.path.join(above, name) for above in (tempfile.gettempdir(), "/var/tmp", "/dev/shm")]
+    chosen = os.environ.get("TMPDIR") or "/tmp"
+    return [os.path.join(above, name) for above in (chosen, "/var/tmp", "/dev/shm")]
 
 
 def lasting_place(home: str) -> str:
@@ -63,6 +67,8 @@ def remove_node_directories(run: str, host: str, home: str, *, lasting: bool = F
 
 
 def _remove(path: str, *, keep: bool) -> None:
+    import shutil
+
     if not keep:
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -104,6 +110,8 @@ class Archive:
 
     def add(self, data: bytes) -> None:
         """Add a piece; what goes wrong is told by `unpack`."""
+        import tempfile
+
         try:
             self.file = self.file or tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - over many pieces
             self.file.write(data)
@@ -124,6 +132,7 @@ def unpack(archive: IO[bytes], root: str) -> int:
 
     Each file appears whole: a process that starts meanwhile reads the old or the new one.
     """
+    import shutil
     import tarfile
 
     count = 0

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Dict, Iterator, NamedTuple, Union
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, Iterator, Union
+
+    Message = Dict[str, Any]
+    Frame = Union[Message, "Output", "Data"]
 
 GREETING = b"\0dslaunch-agent-2\n"
 """The agent's first bytes. Whatever a login shell printed before them is noise."""
@@ -21,28 +27,25 @@ MESSAGE, OUTPUT, DATA = 1, 2, 3
 _LARGEST = 256 * 1024 * 1024
 NO_RANK = -1
 
-Message = Dict[str, Any]
 
-
-class Output(NamedTuple):
+class Output:
     """A piece of what one rank, or the node's launcher (`NO_RANK`), wrote."""
 
-    rank: int
-    stream: int
-    """1: standard output, 2: standard error."""
-    time: float
-    """Seconds since the epoch by the node's clock."""
-    data: bytes
+    __slots__ = ("data", "rank", "stream", "time")
+
+    def __init__(self, rank: int, stream: int, time: float, data: bytes) -> None:
+        """`stream` 1: standard output, 2: standard error; `time`: seconds since the epoch by the
+        node's clock."""
+        self.rank, self.stream, self.time, self.data = rank, stream, time, data
 
 
-class Data(NamedTuple):
+class Data:
     """A piece of a file for request `id`; empty: the end."""
 
-    id: int
-    data: bytes
+    __slots__ = ("data", "id")
 
-
-Frame = Union[Message, Output, Data]
+    def __init__(self, id: int, data: bytes) -> None:
+        self.id, self.data = id, data
 
 
 class FrameError(ValueError):

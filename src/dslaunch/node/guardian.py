@@ -12,10 +12,13 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Dict
 
 from dslaunch.node import bridge, files, keeping, processes
 from dslaunch.node.agent import Agent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict
 
 LOOK = 0.05
 

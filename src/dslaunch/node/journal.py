@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 from array import array
-from typing import List, Tuple
 
 from dslaunch.node import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import List, Tuple
 
 PIECE = 256 * 1024
 

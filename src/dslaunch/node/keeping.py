@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import json
 import os
-import shutil
-from typing import Any, Dict, List, Optional
 
 from dslaunch.node import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional
+
+    Answer = Dict[str, Any]
 
 ABOUT, EVENTS, JOURNAL, LOCK, CRASH = "run.json", "events.jsonl", "journal", "lock", "crash.json"
 DETACHED = ".local/state/dslaunch/nodes"
 """Below the home: where runs that nobody watches keep what they say."""
-Answer = Dict[str, Any]
 
 
 def hold(directory: str) -> int:
@@ -75,6 +77,8 @@ def runs(above: List[str], host: str) -> List[Answer]:
 
 def directories(above: List[str], host: str) -> List[str]:
     """The directories of a node's runs: `<run>.<host>.<anything>` in each of `above`."""
+    import glob
+
     pattern = f"*.{glob.escape(host)}.*"
     return sorted(
         path for place in above for path in glob.glob(os.path.join(glob.escape(place), pattern))
@@ -86,6 +90,8 @@ def clean(above: List[str], host: str, run: Optional[str], ended: bool) -> Answe
 
     Only of `run` if given. With `ended`, what detached runs that are over have kept goes too.
     """
+    import shutil
+
     killed: List[int] = []
     removed: List[str] = []
     for found in runs(above, host):

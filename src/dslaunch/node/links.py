@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-from dslaunch.node.wire import Broken, Message, Wire
+from dslaunch.node.wire import Broken, Wire
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional
+
     from dslaunch.node.agent import Agent
+    from dslaunch.node.wire import Message
+
 
 BEAT = 5.0
 REDIAL = 1.0

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Dict, List, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional
 
 KERNEL_LOG = "/dev/kmsg"
 FULL = 1 << 20

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import shutil
 import socket
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from dslaunch.node import files, interfaces, keeping, network, paths
 
-Answer = Dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Callable, Dict, List, Optional
+
+    Answer = Dict[str, Any]
 
 
-class Context(NamedTuple):
+class Context:
     """Who is asked."""
 
-    home: str
-    host: str
-    """The name that the cluster file gives this node."""
-    run: str
-    """The run, or the inquiry, for which it is asked."""
+    def __init__(self, home: str, host: str, run: str) -> None:
+        """`host`: the name that the cluster file gives this node; `run`: the run, or the inquiry,
+        for which it is asked."""
+        self.home, self.host, self.run = home, host, run
 
 
 def answer(questions: Dict[str, Any], context: Context) -> Dict[str, Answer]:
@@ -60,12 +60,12 @@ def identity(home: str) -> Answer:
 
 def _interpreter(path: str, context: Context) -> Optional[str]:
     """Where the interpreter is, None if there is none."""
-    return shutil.which(path if "/" not in path else absolute(path, context.home))
+    return paths.program(path if "/" not in path else absolute(path, context.home))
 
 
 def _gpus(_: Any, context: Context) -> Optional[int]:
     """How many GPUs the driver lists, None without nvidia-smi."""
-    program = shutil.which("nvidia-smi")
+    program = paths.program("nvidia-smi")
     if program is None:
         return None
     done = subprocess.run(
@@ -128,6 +128,8 @@ def _clean(argument: Answer, context: Context) -> Answer:
 
 def _journal(argument: Answer, context: Context) -> Answer:
     """A piece of what a detached run has kept, as text that JSON can carry."""
+    import base64
+
     for run in _runs(None, context):
         if run["run"] == argument["run"]:
             path = os.path.join(run["directory"], keeping.JOURNAL)

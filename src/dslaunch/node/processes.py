@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 RUN_ID = "DSLAUNCH_RUN_ID"
 """The variable that every process of a run carries."""
@@ -85,9 +88,9 @@ def _reachable(roots: Iterable[int], children: Dict[int, List[int]]) -> Set[int]
     return found
 
 
-def has_socket(pid: int) -> bool:
+def has_socket(family: Descendants) -> bool:
     """Whether a process or a descendant has a socket open; True where that cannot be read."""
-    return _opened_socket(pid) or any(map(_opened_socket, descendants(pid)))
+    return any(map(_opened_socket, family.roots)) or any(map(_opened_socket, family.find()))
 
 
 def _opened_socket(pid: int) -> bool:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
     Answer = Dict[str, Any]
 
 PCI = "/sys/bus/pci/devices"
-SYSTEM_PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def identity() -> Answer:
@@ -126,16 +125,10 @@ def _present(names: List[str]) -> Dict[str, str]:
     found = {
         name: (name if os.path.exists(name) else None)
         if name.startswith("/")
-        else _program(name, SYSTEM_PATHS)
+        else paths.program(name, paths.SYSTEM)
         for name in names
     }
     return {name: path for name, path in found.items() if path}
-
-
-def _program(name: str, search: str) -> Optional[str]:
-    """As `shutil.which`, which takes longer to import than to run."""
-    paths = (os.path.join(place, name) for place in search.split(":"))
-    return next((p for p in paths if os.path.isfile(p) and os.access(p, os.X_OK)), None)
 
 
 def _pci(vendors: List[str]) -> Dict[str, Answer]:
@@ -159,8 +152,8 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
 def _which(names: List[str]) -> Dict[str, Optional[str]]:
     """Where programs are: on this session's PATH, which may lead to a file server, or where
     systems keep them."""
-    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
-    return {name: _program(name, path) for name in names}
+    search = f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
+    return {name: paths.program(name, search) for name in names}
 
 
 def _run(argument: Answer) -> Answer:
@@ -168,7 +161,7 @@ def _run(argument: Answer) -> Answer:
     there."""
     import subprocess
 
-    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}".lstrip(":")
+    path = f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
     argv = argument.get("argv") or ["/bin/sh", "-c", argument["shell"]]
     try:
         done = subprocess.run(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from dslaunch.node import frames, network, processes
 from dslaunch.node.postmortem import Postmortem
 from dslaunch.node.redact import Redactor
 from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional, Tuple
+
     from dslaunch.node.agent import Agent
+
 
 SWEEP_INTERVAL = 0.1
 """Seconds between two looks at what a launcher has started and its ranks have written."""
@@ -43,6 +45,9 @@ class Ranks:
         self.paused = False
         self.found: Dict[int, int] = {}
         self.ended: Dict[int, bool] = {}
+        self.polled: List[int] = []
+        """Those of `found` of whose end nobody tells us."""
+        self.families: Dict[int, processes.Descendants] = {}
         self.joined = False
         self.searched = self.asked_joined = 0.0
         self.below: Optional[processes.Descendants] = None
@@ -180,7 +185,7 @@ class Ranks:
         if self.tail and now - self.searched > SWEEP_INTERVAL:
             self.searched = now
             self.search()
-        for rank in self.found:
+        for rank in self.polled:
             self.look_at(rank)
         if not self.joined and now - self.asked_joined > JOIN_INTERVAL:
             self.asked_joined = now
@@ -194,7 +199,11 @@ class Ranks:
         Not looked for while a rank has no socket at all, as while it imports torch.
         """
         ranks = self.pids().values()
-        if len(ranks) < len(self.expected) or not all(map(processes.has_socket, ranks)):
+        for pid in ranks:
+            self.families.setdefault(pid, processes.Descendants(pid))
+        if len(ranks) < len(self.expected) or not all(
+            processes.has_socket(self.families[pid]) for pid in ranks
+        ):
             return False
         return network.established(self.port) >= len(self.expected)
 
@@ -223,24 +232,32 @@ class Ranks:
         for local_rank, pid in processes.ranks_among(self.below.find()).items():
             rank = self.expected[0] + local_rank
             if rank in self.expected and (rank not in self.found or self.replaced(rank, pid)):
-                self.found[rank] = pid
-                self.ended.pop(rank, None)
-                self.say("started", rank, pid=pid)
-                self.be_told_of_the_end(rank, pid)
+                self.be_found(rank, pid)
+
+    def be_found(self, rank: int, pid: int) -> None:
+        """A launcher has started a rank: its files are there now."""
+        self.found[rank] = pid
+        self.ended.pop(rank, None)
+        self.say("started", rank, pid=pid)
+        if not self.be_told_of_the_end(rank, pid):
+            self.polled.append(rank)
+        self.read_files()
 
     def replaced(self, rank: int, pid: int) -> bool:
         """Whether a launcher has started this rank again."""
         return rank in self.ended and self.found[rank] != pid
 
-    def be_told_of_the_end(self, rank: int, pid: int) -> None:
-        """Wake up at once when a launcher's rank ends, before its parent collects its status."""
+    def be_told_of_the_end(self, rank: int, pid: int) -> bool:
+        """Wake up at once when a launcher's rank ends, before its parent collects its status;
+        whether that can be had."""
         if not hasattr(os, "pidfd_open"):  # Python < 3.9
-            return
+            return False
         try:
             fd = os.pidfd_open(pid)
         except OSError:  # gone already, or Linux < 5.3
-            return
+            return False
         self.agent.listen(fd, lambda: self.told(rank, fd))
+        return True
 
     def told(self, rank: int, fd: int) -> None:
         """A rank's pidfd is readable: it ended."""
@@ -270,6 +287,8 @@ class Ranks:
 
     def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:
         """What the node can tell about a rank that failed."""
+        import tempfile
+
         pid = self.found.get(rank) or next((p for p, r in self.rank_of.items() if r == rank), 0)
         found = self.postmortem.examine(pid, number, [self.cwd, tempfile.gettempdir()])
         if self.tail is not None and rank != frames.NO_RANK:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Tuple
 
 
 class Redactor:

@@ -12,13 +12,17 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import threading
 import time
-from typing import Any, Dict, List, Optional, Set
 
-from dslaunch.node import doing, processes
+from dslaunch.node import doing, paths, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, List, Optional, Set
+
+    Process = Dict[str, Any]
 
 SIGNAL = 52
 """SIGRTMAX-12, by its number, since C libraries differ in where SIGRTMIN is.
@@ -36,7 +40,6 @@ LOOK = 0.01
 GONE = "it has ended"
 MOST_FRAMES = 100
 """Of one thread; faulthandler has the same limit."""
-Process = Dict[str, Any]
 _SITECUSTOMIZE = '''\
 """Lets dslaunch ask this process for its stacks, and makes way for the sitecustomize behind it."""
 
@@ -261,7 +264,7 @@ def _find_py_spy(pid: int) -> Optional[str]:
     beside = [os.path.dirname(first), os.path.dirname(doing.link(f"/proc/{pid}/exe"))]
     # without an absolute directory it would be sought in ours
     places = [place for place in beside if place.startswith("/")]
-    return shutil.which("py-spy") or shutil.which("py-spy", path=os.pathsep.join(places))
+    return paths.program("py-spy") or paths.program("py-spy", os.pathsep.join(places))
 
 
 def _output(command: List[str], limit: float) -> "tuple[bytes, bytes]":

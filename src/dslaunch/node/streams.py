@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
 
 from dslaunch.node.postmortem import read_error_file
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Dict, Iterator, List, Optional, Tuple
+
 STDOUT, STDERR = 1, 2
 PIECE = 64 * 1024
-SEARCH_INTERVAL = 0.5
-"""Seconds between two searches for files of ranks that a launcher has started again."""
+SEARCH_INTERVAL = 2.0
+"""Seconds between two searches for files of ranks that a launcher has started again, unless it is
+seen to have done so."""
 
 
 class Pipe:
@@ -73,19 +78,25 @@ class Tail:
     def read(self, *, search: bool = True) -> Iterator[Tuple[int, int, bytes]]:
         """What was written since the last call: rank, stream, data.
 
-        Without `search` new files are found a moment later, once each rank has one: to look for
-        names costs far more than to read.
+        Without `search` new files are found later, once each rank has one: to look for names costs
+        far more than to read.
         """
-        missing = not all(self.paths.get(pattern) for _, _, pattern in self.wanted)
-        if search or missing or time.monotonic() - self.searched > SEARCH_INTERVAL:
+        if search or self._has_come() or time.monotonic() - self.searched > SEARCH_INTERVAL:
             self.searched = time.monotonic()
             self.paths = {pattern: sorted(glob.glob(pattern)) for _, _, pattern in self.wanted}
         for rank, stream, pattern in self.wanted:
-            for path in self.paths[pattern]:
+            for path in self.paths.get(pattern, ()):
                 for data in self._new(path):
                     yield rank, stream, data
 
+    def _has_come(self) -> bool:
+        """Whether the first file that is missing is there now; the others come with it."""
+        missing = (pattern for _, _, pattern in self.wanted if not self.paths.get(pattern))
+        return any(glob.glob(pattern) for pattern in itertools.islice(missing, 1))
+
     def _new(self, path: str) -> Iterator[bytes]:
+        if _size(path) <= self.offsets.get(path, 0):  # to open it would cost ten times as much
+            return
         with open(path, "rb", buffering=0) as file:
             file.seek(self.offsets.get(path, 0))
             while True:
@@ -94,3 +105,10 @@ class Tail:
                     return
                 self.offsets[path] = file.tell()
                 yield data
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # somebody has removed it
+        return 0

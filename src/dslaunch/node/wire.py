@@ -12,10 +12,14 @@ import hmac
 import json
 import os
 import socket
-from typing import Any, Dict, Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # why not `typing`: see paths.py
+    from typing import Any, Dict, Iterator
+
+    Message = Dict[str, Any]
 
 LONGEST = 64 * 1024
-Message = Dict[str, Any]
 
 
 class Broken(Exception):

@@ -9,15 +9,18 @@ from heapq import merge
 from operator import itemgetter
 from pathlib import Path
 from queue import Empty
+from typing import TYPE_CHECKING
 
 from dslaunch.errors import DslaunchError, NodeError
 from dslaunch.node import frames
-from dslaunch.node.frames import Message
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import Reached
 from dslaunch.run.record import is_held, read_output
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
+
+if TYPE_CHECKING:
+    from dslaunch.node.frames import Message
 
 PIECE = 1 << 20
 LOOK = 0.2

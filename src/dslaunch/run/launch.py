@@ -144,7 +144,8 @@ class Whole:
             ping = min(PING, self.request.patience.silence / 3)
             opening = Opening(way, nodes, cluster.ssh.fanout, session, ping)
             with contextlib.closing(opening):
-                # while the nodes are on their way: it imports as much as all before it
+                opening.head_start()
+                # while the agents start: it imports as much as all before it
                 from dslaunch.run.start import start
 
                 return start(self, count, opening, inbox)

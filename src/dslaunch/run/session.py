@@ -53,7 +53,7 @@ class Back:
     """Seconds that it took."""
 
 
-Arrival = frames.Message | frames.Output | Lost | Away | Back
+Arrival = dict[str, Any] | frames.Output | Lost | Away | Back
 Inbox = Queue[tuple["Session", Arrival]]
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from queue import Empty
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
-from dslaunch.node.frames import Message, Output
+from dslaunch.node.frames import Output
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal
 from dslaunch.run.patience import Patience
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
+
+if TYPE_CHECKING:
+    from dslaunch.node.frames import Message
 
 LOOK = 0.1
 CONFIRM = 10.0

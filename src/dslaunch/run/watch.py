@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dslaunch.node.frames import NO_RANK, Message, Output
+from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event, Kind, Line
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.outcome import History, Outcome, Source, judge
 from dslaunch.run.record import Record
+
+if TYPE_CHECKING:
+    from dslaunch.node.frames import Message
 
 KEPT_LINES = 40
 KNOWN_FIELDS = ("code", "signal", "pid", "asked", "evidence")

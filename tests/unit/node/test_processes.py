@@ -22,13 +22,13 @@ def connected() -> Iterator[socket.socket]:
 
 def test_a_process_without_sockets_has_none() -> None:
     with subprocess.Popen(["sleep", "10"], stdin=subprocess.DEVNULL) as child:
-        assert not processes.has_socket(child.pid)
+        assert not processes.has_socket(processes.Descendants(child.pid))
         child.kill()
 
 
 def test_a_process_with_a_socket_has_one(connected: socket.socket) -> None:
     with subprocess.Popen(["sleep", "10"], stdin=connected) as child:
-        assert processes.has_socket(child.pid)
+        assert processes.has_socket(processes.Descendants(child.pid))
         child.kill()
 
 
@@ -46,7 +46,7 @@ child.kill()
     with subprocess.Popen(command, **pipes) as child:
         assert child.stdin is not None and child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        assert processes.has_socket(child.pid)
+        assert processes.has_socket(processes.Descendants(child.pid))
         child.stdin.close()
 
 
@@ -74,4 +74,4 @@ for line in sys.stdin:
 def test_what_has_ended_has_no_socket() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait()
-    assert not processes.has_socket(child.pid)
+    assert not processes.has_socket(processes.Descendants(child.pid))
