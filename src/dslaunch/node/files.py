@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil  # here: at the end the disk that Python is on may be the one that hangs
+import tempfile
 
 from dslaunch.node import keeping
 
@@ -31,16 +33,13 @@ def _make(run: str, host: str, place: str) -> str:
     if os.lstat(place).st_uid != os.getuid() or os.path.islink(place):
         raise PermissionError(1, "it belongs to somebody else")
     os.chmod(place, 0o700)
-    path = os.path.join(place, f"{run}.{host}.{os.urandom(4).hex()}")
-    os.mkdir(path, 0o700)
-    return path
+    return tempfile.mkdtemp(prefix=f"{run}.{host}.", dir=place)
 
 
 def temporary_places() -> List[str]:
     """Where a run's directory may be while it lasts: the node's own disk, else its memory."""
     name = f"dslaunch-{os.getuid()}"
-    chosen = os.environ.get("TMPDIR") or "/tmp"
-    return [os.path.join(above, name) for above in (chosen, "/var/tmp", "/dev/shm")]
+    return [os.path.join(above, name) for above in (tempfile.gettempdir(), "/var/tmp", "/dev/shm")]
 
 
 def lasting_place(home: str) -> str:
@@ -67,8 +66,6 @@ def remove_node_directories(run: str, host: str, home: str, *, lasting: bool = F
 
 
 def _remove(path: str, *, keep: bool) -> None:
-    import shutil
-
     if not keep:
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -110,8 +107,6 @@ class Archive:
 
     def add(self, data: bytes) -> None:
         """Add a piece; what goes wrong is told by `unpack`."""
-        import tempfile
-
         try:
             self.file = self.file or tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115 - over many pieces
             self.file.write(data)
@@ -132,7 +127,6 @@ def unpack(archive: IO[bytes], root: str) -> int:
 
     Each file appears whole: a process that starts meanwhile reads the old or the new one.
     """
-    import shutil
     import tarfile
 
     count = 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
+import shutil
 
 from dslaunch.node import processes
 
@@ -77,8 +79,6 @@ def runs(above: List[str], host: str) -> List[Answer]:
 
 def directories(above: List[str], host: str) -> List[str]:
     """The directories of a node's runs: `<run>.<host>.<anything>` in each of `above`."""
-    import glob
-
     pattern = f"*.{glob.escape(host)}.*"
     return sorted(
         path for place in above for path in glob.glob(os.path.join(glob.escape(place), pattern))
@@ -90,8 +90,6 @@ def clean(above: List[str], host: str, run: Optional[str], ended: bool) -> Answe
 
     Only of `run` if given. With `ended`, what detached runs that are over have kept goes too.
     """
-    import shutil
-
     killed: List[int] = []
     removed: List[str] = []
     for found in runs(above, host):

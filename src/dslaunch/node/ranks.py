@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections import defaultdict
 
@@ -15,7 +16,7 @@ from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
     from dslaunch.node.agent import Agent
 
@@ -45,7 +46,7 @@ class Ranks:
         self.paused = False
         self.found: Dict[int, int] = {}
         self.ended: Dict[int, bool] = {}
-        self.polled: List[int] = []
+        self.polled: Set[int] = set()
         """Those of `found` of whose end nobody tells us."""
         self.families: Dict[int, processes.Descendants] = {}
         self.joined = False
@@ -191,6 +192,7 @@ class Ranks:
             self.asked_joined = now
             self.joined = self.have_met()
             if self.joined:
+                self.families.clear()
                 self.say("joined", frames.NO_RANK)
 
     def have_met(self) -> bool:
@@ -232,16 +234,13 @@ class Ranks:
         for local_rank, pid in processes.ranks_among(self.below.find()).items():
             rank = self.expected[0] + local_rank
             if rank in self.expected and (rank not in self.found or self.replaced(rank, pid)):
-                self.be_found(rank, pid)
-
-    def be_found(self, rank: int, pid: int) -> None:
-        """A launcher has started a rank: its files are there now."""
-        self.found[rank] = pid
-        self.ended.pop(rank, None)
-        self.say("started", rank, pid=pid)
-        if not self.be_told_of_the_end(rank, pid):
-            self.polled.append(rank)
-        self.read_files()
+                self.found[rank] = pid
+                self.ended.pop(rank, None)
+                self.say("started", rank, pid=pid)
+                if not self.be_told_of_the_end(rank, pid):
+                    self.polled.add(rank)
+                if self.tail:
+                    self.tail.expect_more()
 
     def replaced(self, rank: int, pid: int) -> bool:
         """Whether a launcher has started this rank again."""
@@ -264,6 +263,8 @@ class Ranks:
         self.agent.ignore(fd)
         os.close(fd)
         self.look_at(rank)
+        if rank not in self.ended:
+            self.polled.add(rank)
 
     def look_at(self, rank: int) -> None:
         """Report a launcher's rank once it has ended: exactly while it is not yet collected."""
@@ -287,8 +288,6 @@ class Ranks:
 
     def evidence(self, rank: int, number: Optional[int]) -> Dict[str, Any]:
         """What the node can tell about a rank that failed."""
-        import tempfile
-
         pid = self.found.get(rank) or next((p for p, r in self.rank_of.items() if r == rank), 0)
         found = self.postmortem.examine(pid, number, [self.cwd, tempfile.gettempdir()])
         if self.tail is not None and rank != frames.NO_RANK:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import os
 import time
 
@@ -89,26 +88,30 @@ class Tail:
                 for data in self._new(path):
                     yield rank, stream, data
 
+    def expect_more(self) -> None:
+        """A launcher has started a rank: look for its files at the next reading."""
+        self.searched = float("-inf")
+
     def _has_come(self) -> bool:
-        """Whether the first file that is missing is there now; the others come with it."""
+        """Whether the first file that is missing is there now: launchers make them in this order;
+        in any other they are found by a search."""
         missing = (pattern for _, _, pattern in self.wanted if not self.paths.get(pattern))
-        return any(glob.glob(pattern) for pattern in itertools.islice(missing, 1))
+        first = next(missing, None)
+        return first is not None and bool(glob.glob(first))
 
     def _new(self, path: str) -> Iterator[bytes]:
-        if _size(path) <= self.offsets.get(path, 0):  # to open it would cost ten times as much
+        offset = self.offsets.get(path, 0)
+        try:
+            if os.stat(path).st_size <= offset:  # to open it would cost ten times as much
+                return
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:  # somebody has removed it
             return
-        with open(path, "rb", buffering=0) as file:
-            file.seek(self.offsets.get(path, 0))
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            file.seek(offset)
             while True:
                 data = file.read(PIECE)
                 if not data:
                     return
                 self.offsets[path] = file.tell()
                 yield data
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # somebody has removed it
-        return 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PING = 5.0
 """Seconds between two signs of life of ours, at most."""
 HEAD_START = 0.3
-"""Seconds in which near nodes are connected to."""
+"""Seconds at most: near nodes are connected to by then."""
 
 
 class Opening:
@@ -44,8 +44,8 @@ class Opening:
         threading.Thread(target=self._ping, args=(ping,), name="ping", daemon=True).start()
 
     def head_start(self) -> None:
-        """Do nothing else for a moment: key exchanges are computed by this interpreter, one thread
-        at a time, and the sooner they are over the sooner the nodes' own processors are at work."""
+        """Do nothing else for a moment: where this interpreter computes the key exchanges, one
+        thread at a time, the sooner they are over the sooner the nodes' processors are at work."""
         wait(self._begun, HEAD_START)
 
     def sessions(self, interrupts: Interrupts) -> list[Session]:

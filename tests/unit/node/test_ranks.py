@@ -1,0 +1,156 @@
+"""Tests of ranks that a launcher starts, and starts again: found, read and told of once each."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dslaunch.node import processes
+from dslaunch.node.ranks import Ranks
+
+LAUNCHER = """
+import os, subprocess, sys, time
+for attempt, codes in enumerate(eval(sys.argv[1])):
+    started = []
+    for local_rank, code in enumerate(codes):
+        place = f"{os.environ['DSLAUNCH_LOGS']}/attempt_{attempt}/{local_rank}"
+        os.makedirs(place)
+        environment = {**os.environ, "RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
+        with open(f"{place}/stdout.log", "w") as out, open(f"{place}/stderr.log", "w") as err:
+            line = f"echo attempt {attempt}; sleep 0.4; exit {code}"
+            shell = ["sh", "-c", line]
+            started.append(subprocess.Popen(shell, env=environment, stdout=out, stderr=err))
+    time.sleep(0.8)  # the dead are not collected at once
+    for each in started:
+        each.wait()
+"""
+
+
+class FakeAgent:
+    """Takes what is said; watches descriptors as the real one does."""
+
+    deadline = None
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int, Any]] = []
+        self.outputs: dict[int, bytes] = {}
+        self.ready: dict[int, Callable[[], None]] = {}
+
+    def listen(self, fd: int, ready: Callable[[], None]) -> None:
+        """Call when it can be read."""
+        os.set_blocking(fd, False)
+        self.ready[fd] = ready
+
+    def ignore(self, fd: int) -> None:
+        """No more."""
+        del self.ready[fd]
+
+    def say(self, event: dict[str, Any]) -> None:
+        """An event of a rank."""
+        if event["rank"] >= 0:
+            self.said.append((event["event"], event["rank"], event.get("code")))
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """What a rank wrote."""
+        self.outputs[rank] = self.outputs.get(rank, b"") + data
+
+    def look(self) -> None:
+        """Call all whose descriptor is readable."""
+        import select
+
+        for fd in select.select(list(self.ready), [], [], 0.05)[0]:
+            self.ready[fd]()
+
+
+@pytest.fixture
+def agent() -> FakeAgent:
+    return FakeAgent()
+
+
+@pytest.fixture
+def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
+    """Starts a launcher whose attempts' ranks end with the codes in a literal."""
+    made: list[Ranks] = []
+
+    def begin(codes: str) -> Ranks:
+        (tmp_path / "launcher.py").write_text(LAUNCHER)
+        argv = [sys.executable, str(tmp_path / "launcher.py"), codes]
+        message = {
+            "processes": [{"rank": None, "argv": argv, "env": {}}],
+            "first_rank": 0,
+            "slots": 2,
+            "master_port": 1,
+            "secret": [],
+            "rank_files": {"stdout": "*/{rank}/stdout.log", "stderr": "*/{rank}/stderr.log"},
+        }
+        logs = {"DSLAUNCH_LOGS": str(tmp_path / "logs")}
+        made.append(Ranks(message, {**os.environ, **logs}, cast("Any", agent)))
+        made[0].start(str(tmp_path))
+        return made[0]
+
+    yield begin
+    for ranks in made:
+        ranks.ask_to_end()
+        processes.send(ranks.children, 9)
+
+
+def watched(ranks: Ranks, agent: FakeAgent) -> None:
+    """Watch to the end."""
+    until = time.monotonic() + 30
+    while ranks.running():
+        assert time.monotonic() < until
+        ranks.watch()
+        agent.look()
+    ranks.finish()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["pidfd", "no pidfd"])
+def test_ranks_that_are_started_again_are_each_found_read_and_told_of_once(
+    told: bool,
+    start: Callable[[str], Ranks],
+    agent: FakeAgent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not told:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    ranks = start("[(3, 0), (0, 0)]")
+    watched(ranks, agent)
+    for rank, first in ((0, 3), (1, 0)):
+        events = [(event, code) for event, of, code in agent.said if of == rank]
+        assert events == [("started", None), ("exit", first), ("started", None), ("exit", 0)]
+    assert agent.outputs == dict.fromkeys((0, 1), b"attempt 0\nattempt 1\n")
+    assert ranks.polled == (set() if told else {0, 1})
+
+
+def test_an_end_that_is_told_too_early_is_looked_for_again(
+    start: Callable[[str], Ranks], agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def readable_at_once(pid: int) -> int:
+        ours, theirs = os.pipe()
+        os.close(theirs)
+        return ours
+
+    monkeypatch.setattr(os, "pidfd_open", readable_at_once, raising=False)
+    watched(start("[(0, 7)]"), agent)
+    assert [said for said in agent.said if said[0] == "exit"] == [("exit", 0, 0), ("exit", 1, 7)]
+
+
+def test_while_nobody_reads_no_file_is_read_of_ranks_that_are_found(
+    start: Callable[[str], Ranks], agent: FakeAgent
+) -> None:
+    ranks = start("[(0, 0)]")
+    ranks.pause()
+    until = time.monotonic() + 30
+    while len(ranks.found) < 2:
+        assert time.monotonic() < until
+        ranks.watch()
+    assert agent.outputs == {}
+    ranks.resume()
+    watched(ranks, agent)
+    assert agent.outputs == {0: b"attempt 0\n", 1: b"attempt 0\n"}
