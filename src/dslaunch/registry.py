@@ -36,6 +36,11 @@ class Registry(Generic[Part]):
         modules = (m.name for m in pkgutil.iter_modules(self.path))
         return tuple(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
+    def require(self, name: str) -> None:
+        """Raise UsageError when there is no part of that name. What is built in is not imported."""
+        if name not in self.names():
+            self._installed(name)
+
     def get(self, name: str) -> Part:
         """Give the part of that name. Raises UsageError when there is none."""
         if name in self.names():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import types
+from collections.abc import Callable
 from importlib import metadata
 
 import pytest
@@ -16,6 +18,12 @@ from dslaunch.render import formats
 def test_a_module_is_a_part_unless_it_is_private() -> None:
     assert {"torchrun", "direct"} <= set(launchers.names())
     assert "accelerate-config" in formats.names()
+
+
+def test_a_part_is_required_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dslaunch.launch.launchers.torchrun", raising=False)
+    launchers.require("torchrun")
+    assert "dslaunch.launch.launchers.torchrun" not in sys.modules
 
 
 def test_what_others_installed_is_found_where_nothing_built_in_has_the_name(
@@ -33,7 +41,10 @@ def test_what_others_installed_is_found_where_nothing_built_in_has_the_name(
     assert asked == [{"group": "dslaunch.parts", "name": "mine"}]
 
 
-def test_a_name_that_nobody_has_is_refused_with_those_there_are() -> None:
+@pytest.mark.parametrize("ask", [launchers.get, launchers.require])
+def test_a_name_that_nobody_has_is_refused_with_those_there_are(
+    ask: Callable[[str], object],
+) -> None:
     with pytest.raises(UsageError, match="no launcher is named `zzz`") as caught:
-        launchers.get("zzz")
+        ask("zzz")
     assert str(caught.value.hint).startswith("there are: accelerate, ")

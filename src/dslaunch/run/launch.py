@@ -91,7 +91,7 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
         )
     secrets = read_secrets(request.job.secrets, request.environ)
     # an impossible request is refused before any node is spoken to
-    launchers.get(request.job.launcher)
+    launchers.require(request.job.launcher)
     with Interrupts() as interrupts:
         whole = Whole(request, show, interrupts, secrets)
         outcome = whole.attempt(request.allocation, 0)

@@ -47,3 +47,4 @@ _LAUNCHERS: Registry[Launcher] = Registry(
 )
 names = _LAUNCHERS.names
 get = _LAUNCHERS.get
+require = _LAUNCHERS.require
