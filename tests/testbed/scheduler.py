@@ -165,12 +165,28 @@ def settle(cluster: VirtualCluster) -> None:
     """Cancel every job, heal every node, and return once SLURM takes all of them for free."""
     cluster.heal()
     cluster.service(CONTROL, "slurmctld", "resume")
-    if cluster.run(CONTROL, ["scontrol", "ping"]).returncode:
+    died = cluster.run(CONTROL, ["scontrol", "ping"]).returncode != 0
+    if died:
         cluster.service(CONTROL, "slurmctld", "start")
     for user in {"root", cluster.user}:
         cluster.run(CONTROL, ["scancel", f"--user={user}"], check=True)
     await_idle(cluster.cluster)
     end_orphans(cluster)
+    if died:
+        forget_launches(cluster)
+
+
+def forget_launches(cluster: VirtualCluster) -> None:
+    """Have every node forget which jobs it has launched.
+
+    A controller that dies before it saves its state gives their numbers again. A node to which no
+    controller has said that a job is over refuses to launch another one of its number, and is
+    drained for it: "Duplicate jobid".
+    """
+    for node in cluster.seen():
+        if node != CONTROL:
+            cluster.service(node, "slurmd", "restart")
+    await_idle(cluster.cluster)
 
 
 def end_orphans(cluster: VirtualCluster, within: float = 5) -> None:

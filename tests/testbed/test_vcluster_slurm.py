@@ -256,6 +256,25 @@ def test_settling_ends_steps_that_the_controller_does_not_know_of(
     assert ranks_of(slurm_cluster) == 0
 
 
+def test_settling_lets_a_number_be_used_again_that_a_dying_controller_forgot(
+    slurm_cluster: VirtualCluster,
+) -> None:
+    def control(command: str) -> None:
+        slurm_cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
+
+    slurm_cluster.service(CONTROL, "slurmctld", "stop")
+    control("cd /var/spool && cp -a slurmctld before")
+    slurm_cluster.service(CONTROL, "slurmctld", "start")
+    job = submit(slurm_cluster, "echo began; sleep 1; srun true", *FOUR)
+    job.says("began")
+    slurm_cluster.service(CONTROL, "slurmctld", "kill")
+    control("cd /var/spool && rm -r slurmctld && mv before slurmctld")
+    settle(slurm_cluster)
+    again = submit(slurm_cluster, "srun true", *FOUR)
+    assert again.number == job.number
+    again.wait("COMPLETED")
+
+
 def test_gpus_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"--gres gpu:4: is not NODES=gpu\[:KIND\]:COUNT"):
         VirtualCluster(1, tmp_path / "wrong", slurm=True, gres="gpu:4").up()
