@@ -238,20 +238,32 @@ def test_settling_brings_back_a_cluster_in_any_state(slurm_cluster: VirtualClust
     assert slurm_cluster.run(CONTROL, ["squeue", "--noheader"], check=True).stdout == ""
 
 
+def as_root(cluster: VirtualCluster, command: str) -> None:
+    """A shell line on the control machine."""
+    cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
+
+
+def keep_state(cluster: VirtualCluster) -> None:
+    """Keep what the controller knows now, aside."""
+    cluster.service(CONTROL, "slurmctld", "stop")
+    as_root(cluster, "cd /var/spool && cp -a slurmctld before")
+    cluster.service(CONTROL, "slurmctld", "start")
+
+
+def die_with_kept_state(cluster: VirtualCluster) -> None:
+    """Kill the controller, as if it had saved nothing since `keep_state`."""
+    cluster.service(CONTROL, "slurmctld", "kill")
+    as_root(cluster, "cd /var/spool && rm -r slurmctld && mv before slurmctld")
+
+
 def test_settling_ends_steps_that_the_controller_does_not_know_of(
     slurm_cluster: VirtualCluster,
 ) -> None:
-    def control(command: str) -> None:
-        slurm_cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
-
     job = submit(slurm_cluster, LONG, *FOUR, "--hold")
-    slurm_cluster.service(CONTROL, "slurmctld", "stop")
-    control("cd /var/spool && cp -a slurmctld before")
-    slurm_cluster.service(CONTROL, "slurmctld", "start")
-    control(f"scontrol release {job.number}")
+    keep_state(slurm_cluster)
+    as_root(slurm_cluster, f"scontrol release {job.number}")
     ready(job)
-    slurm_cluster.service(CONTROL, "slurmctld", "kill")
-    control("cd /var/spool && rm -r slurmctld && mv before slurmctld")
+    die_with_kept_state(slurm_cluster)
     settle(slurm_cluster)
     assert ranks_of(slurm_cluster) == 0
 
@@ -259,16 +271,10 @@ def test_settling_ends_steps_that_the_controller_does_not_know_of(
 def test_settling_lets_a_number_be_used_again_that_a_dying_controller_forgot(
     slurm_cluster: VirtualCluster,
 ) -> None:
-    def control(command: str) -> None:
-        slurm_cluster.run(CONTROL, ["sh", "-c", command], user="root", check=True)
-
-    slurm_cluster.service(CONTROL, "slurmctld", "stop")
-    control("cd /var/spool && cp -a slurmctld before")
-    slurm_cluster.service(CONTROL, "slurmctld", "start")
+    keep_state(slurm_cluster)
     job = submit(slurm_cluster, "echo began; sleep 1; srun true", *FOUR)
     job.says("began")
-    slurm_cluster.service(CONTROL, "slurmctld", "kill")
-    control("cd /var/spool && rm -r slurmctld && mv before slurmctld")
+    die_with_kept_state(slurm_cluster)
     settle(slurm_cluster)
     again = submit(slurm_cluster, "srun true", *FOUR)
     assert again.number == job.number

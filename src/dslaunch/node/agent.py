@@ -329,11 +329,8 @@ class Agent:
         except OSError as error:
             self.refuse(str(error))
             return
-        keeping.write(
-            directory,
-            keeping.ABOUT,
-            {**message["about"], "run": self.run, "detached": self.detached},
-        )
+        about = {**message["about"], "run": self.run, "detached": self.detached}
+        keeping.write(directory, keeping.ABOUT, about)
         self.listen(self.door.fileno(), lambda: self.open_door())
         own = {
             processes.RUN_ID: self.run,

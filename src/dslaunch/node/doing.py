@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List
+    from typing import Any, Dict, List, Set
 
 PYTHON = re.compile(r"python|pypy")
 _SYSCALLS = {
@@ -97,3 +98,22 @@ def status(pid: str) -> Dict[str, str]:
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
         pairs = (line.partition(":") for line in file)
         return {name: value.strip() for name, _, value in pairs}
+
+
+def includes(mask: str, number: int) -> bool:
+    """Whether a signal is in a set of signals of /proc/PID/status."""
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def deaf(pid: int, number: int) -> Set[int]:
+    """The threads of a process that do not take a signal now: one that handles it is among them.
+
+    Raises OSError if the process is gone.
+    """
+    found = set()
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        with contextlib.suppress(OSError):
+            masks = status(f"{pid}/task/{tid}")
+            if any(includes(masks[mask], number) for mask in ("SigBlk", "SigPnd", "ShdPnd")):
+                found.add(tid)
+    return found

@@ -152,8 +152,13 @@ def _pci(vendors: List[str]) -> Dict[str, Answer]:
 def _which(names: List[str]) -> Dict[str, Optional[str]]:
     """Where programs are: on this session's PATH, which may lead to a file server, or where
     systems keep them."""
-    search = f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
+    search = _search()
     return {name: paths.program(name, search) for name in names}
+
+
+def _search() -> str:
+    """This session's PATH, then where systems keep programs."""
+    return f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
 
 
 def _run(argument: Answer) -> Answer:
@@ -161,7 +166,6 @@ def _run(argument: Answer) -> Answer:
     there."""
     import subprocess
 
-    path = f"{os.environ.get('PATH', '')}:{paths.SYSTEM}".lstrip(":")
     argv = argument.get("argv") or ["/bin/sh", "-c", argument["shell"]]
     try:
         done = subprocess.run(
@@ -169,7 +173,7 @@ def _run(argument: Answer) -> Answer:
             input=argument.get("text", "").encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PATH": path, "LC_ALL": "C", **argument.get("env", {})},
+            env={**os.environ, "PATH": _search(), "LC_ALL": "C", **argument.get("env", {})},
             cwd=home() if os.path.isdir(home()) else "/",
             check=False,
         )

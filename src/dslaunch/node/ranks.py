@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
     from dslaunch.node.agent import Agent
 
-
 SWEEP_INTERVAL = 0.1
 """Seconds between two looks at what a launcher has started and its ranks have written."""
 JOIN_INTERVAL = 1.5
@@ -201,13 +200,14 @@ class Ranks:
         Not looked for while a rank has no socket at all, as while it imports torch.
         """
         ranks = self.pids().values()
-        for pid in ranks:
-            self.families.setdefault(pid, processes.Descendants(pid))
-        if len(ranks) < len(self.expected) or not all(
-            processes.has_socket(self.families[pid]) for pid in ranks
-        ):
+        if len(ranks) < len(self.expected) or not all(map(self.has_socket, ranks)):
             return False
         return network.established(self.port) >= len(self.expected)
+
+    def has_socket(self, pid: int) -> bool:
+        """Whether a rank has a socket, asked again and again."""
+        family = self.families.setdefault(pid, processes.Descendants(pid))
+        return processes.has_socket(family)
 
     def reap(self) -> None:
         """Collect children and adopted orphans that ended."""

@@ -313,9 +313,9 @@ def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
     note = _note_of(pid)
     if note is None:
         raise _NoStacksError("not armed")
-    if not _has(doing.status(str(pid))["SigCgt"]):
+    if not doing.includes(doing.status(str(pid))["SigCgt"], SIGNAL):
         raise _NoStacksError(f"the process has given up the handler of signal {SIGNAL}")
-    deaf = _deaf(pid)
+    deaf = doing.deaf(pid, SIGNAL)
     listener = _listener(pid, deaf)
     with open(note, "r+b") as file:
         file.truncate()
@@ -334,29 +334,10 @@ def _note_of(pid: int) -> Optional[str]:
         # the number that the process itself knows: the last, if it has a PID namespace
         own = doing.status(str(pid))["NSpid"].split()[-1]
         name = f"/memfd:{NOTE}:{own} (deleted)"
-        paths = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
-        return next((path for path in paths if doing.link(path) == name), None)
+        opened = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
+        return next((path for path in opened if doing.link(path) == name), None)
     except (OSError, LookupError):
         return None
-
-
-def _has(mask: str) -> bool:
-    """Whether our signal is in a set of signals of /proc/PID/status."""
-    return bool(int(mask, 16) >> (SIGNAL - 1) & 1)
-
-
-def _deaf(pid: int) -> Set[int]:
-    """The threads of a process that do not take our signal now: one that handles it is among them.
-
-    Raises OSError if the process is gone.
-    """
-    found = set()
-    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
-        with contextlib.suppress(OSError):
-            status = doing.status(f"{pid}/task/{tid}")
-            if any(_has(status[mask]) for mask in ("SigBlk", "SigPnd", "ShdPnd")):
-                found.add(tid)
-    return found
 
 
 def _listener(pid: int, deaf: Set[int]) -> int:
@@ -376,7 +357,7 @@ def _wait_for_answer(pid: int, fd: int, deaf: Set[int], deadline: float) -> None
     while True:
         time.sleep(LOOK)
         written = os.fstat(fd).st_size
-        busy = _deaf(pid) - deaf
+        busy = doing.deaf(pid, SIGNAL) - deaf
         if written and not busy:
             return
         now = time.monotonic()

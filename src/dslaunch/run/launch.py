@@ -144,7 +144,7 @@ class Whole:
             ping = min(PING, self.request.patience.silence / 3)
             opening = Opening(way, nodes, cluster.ssh.fanout, session, ping)
             with contextlib.closing(opening):
-                opening.head_start()
+                opening.head_start(self.interrupts)
                 # while the agents start: it imports as much as all before it
                 from dslaunch.run.start import start
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeError, NodeFailure
@@ -43,10 +43,13 @@ class Opening:
         self._closed = threading.Event()
         threading.Thread(target=self._ping, args=(ping,), name="ping", daemon=True).start()
 
-    def head_start(self) -> None:
+    def head_start(self, interrupts: Interrupts) -> None:
         """Do nothing else for a moment: where this interpreter computes the key exchanges, one
-        thread at a time, the sooner they are over the sooner the nodes' processors are at work."""
-        wait(self._begun, HEAD_START)
+        thread at a time, the sooner they are over the sooner the nodes' processors are at work.
+
+        Raises Interrupted.
+        """
+        interrupts.wait(self._begun, HEAD_START)
 
     def sessions(self, interrupts: Interrupts) -> list[Session]:
         """Wait for all nodes' sessions, in the nodes' order.
