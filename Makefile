@@ -4,8 +4,13 @@
 #
 #   make demo                   train a small model on two nodes emulated on this machine
 #   make test                   everything: lint, unit tests, real processes, virtual clusters
+#   make test-all               `make test`, long tests, 40 runs with random faults; SEED=7 RUNS=1000
 #   make unit | testbed | lint | bench
+#   make hostile                many more hostile answers of nodes than `make test` tries
+#   make gpu                    what needs an NVIDIA GPU: CUDA, NCCL, nvidia-smi; skipped without one
 #   make cluster-up NODES=8     a virtual cluster with real sshd; then: make cluster-down
+#   make lock                   write requirements/*.lock; UPGRADE=1: with the newest versions
+#   make audit | sbom | dist    known vulnerabilities; list of components; all files of a release
 #
 # PYTHON=python3.12 chooses the interpreter, TORCH=torch==2.6.0 what pip installs when there is no
 # torch yet, PYTEST="-x -k name" adds options for pytest.
@@ -22,17 +27,29 @@ workers ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 vcluster := $(bin)/python -m tests.testbed.vcluster
 scripts := .ci/run $(wildcard tools/*.sh)
 NODES ?= 4
+MUTATIONS ?= 50000
+SEED ?= 1
+RUNS ?= 40
 
-.PHONY: help demo test lint format unit testbed bench cluster-up cluster-down clean
+.PHONY: help demo test test-all lint format unit testbed hostile gpu bench lock audit sbom dist \
+  cluster-up cluster-down clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
-.venv/.ready-run: pyproject.toml tools/setup.sh
+locks := $(wildcard requirements/*.lock)
+
+.venv/.ready-run: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh run
 
-.venv/.ready-test: pyproject.toml tools/setup.sh
+.venv/.ready-test: pyproject.toml tools/setup.sh $(locks)
 	@tools/setup.sh test
+
+.venv/.ready-lock: tools/setup.sh
+	@tools/setup.sh lock
+
+.venv/.ready-gpu: pyproject.toml tools/setup.sh $(locks)
+	@tools/setup.sh gpu
 
 demo: .venv/.ready-run
 	$(bin)/dslaunch run clusters/local.yaml examples/train_ddp.py
@@ -42,6 +59,10 @@ test: .venv/.ready-test
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory testbed
+
+test-all: test
+	$(bin)/python -m pytest -q -n $(workers) -m "long and not gpu" --durations=5 $(PYTEST)
+	$(bin)/python -m tests.testbed.chaos --seed $(SEED) --runs $(RUNS)
 
 lint: .venv/.ready-test
 	$(bin)/ruff check .
@@ -56,13 +77,39 @@ format: .venv/.ready-test
 	$(bin)/ruff format .
 
 unit: .venv/.ready-test
-	$(bin)/python -m pytest -q -n $(workers) -m "not sshd" --durations=5 $(PYTEST)
+	$(bin)/python -m pytest -q -n $(workers) -m "not sshd and not gpu and not long" --durations=5 $(PYTEST)
 
 testbed: .venv/.ready-test
-	$(bin)/python -m pytest -q -n $(workers) -m sshd --durations=5 $(PYTEST)
+	$(bin)/python -m pytest -q -n $(workers) -m "sshd and not long" --durations=5 $(PYTEST)
+
+hostile: .venv/.ready-test
+	$(bin)/python -m pytest -q -n $(workers) tests/hostile --mutations $(MUTATIONS) $(PYTEST)
+
+# one after the other: they measure the memory of the GPUs, and would take it from each other
+gpu: .venv/.ready-gpu
+	$(bin)/python -m pytest -q -m gpu --durations=5 $(PYTEST) tests/gpu
 
 bench: .venv/.ready-test
 	@for script in benchmarks/*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+
+# UPGRADE=1 takes the newest versions, not only what pyproject.toml newly asks for
+lock: .venv/.ready-lock
+	@tools/lock.sh $(if $(UPGRADE),--upgrade)
+
+audit: .venv/.ready-test
+	$(bin)/python -m tools.audit $(AUDIT)
+
+sbom: .venv/.ready-test
+	@mkdir -p dist
+	$(bin)/python -m tools.sbom dist/dslaunch.cdx.json
+
+# what a release consists of; the same commit gives the same bytes
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2> /dev/null)
+dist: .venv/.ready-test
+	rm -rf dist
+	$(bin)/python -m hatchling build
+	@$(MAKE) --no-print-directory sbom
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 cluster-up: .venv/.ready-run
 	@$(vcluster) up --nodes $(NODES)

@@ -15,6 +15,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the files below tests/golden"
     )
+    parser.addoption(
+        "--mutations",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="hostile variants of what nodes send that each suite in tests/hostile tries (1000)",
+    )
 
 
 def pytest_configure() -> None:

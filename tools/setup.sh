@@ -1,12 +1,11 @@
 #!/bin/bash
-# Make the environment: setup.sh run | test. Does nothing that is done; two at once wait.
+# Make the environment: setup.sh run | test | gpu | lock. Does nothing that is done; two at once
+# wait. gpu is test without what only the other tests need: system packages, a second DeepSpeed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-what=${1:?run or test}
+what=${1:?run, test, gpu or lock}
 torch=${TORCH:-torch==2.13.0}
-# the oldest that has a table of config keys (src/dslaunch/deepspeed/tables)
-second_deepspeed=deepspeed==0.16.9
 started=$SECONDS
 
 # program -> Debian package. python3-venv is asked for by what it has, not by a program.
@@ -84,45 +83,100 @@ make_venv() {
 }
 
 pip_install() {
-  say "installing $*"
   # --no-compile: Python compiles what is imported, which is a small part of torch
   .venv/bin/python -m pip install -q --no-compile --root-user-action=ignore \
     --disable-pip-version-check "$@"
 }
 
-install() {
-  pip_install hatchling editables setuptools wheel numpy
-  .venv/bin/python -c 'import torch' 2> /dev/null || pip_install "$torch"
-  if [ "$what" = run ]; then
-    pip_install --no-build-isolation -e .
-  else
-    # beside torch's exact version, so that nothing asks for a bigger one
-    DS_BUILD_OPS=0 pip_install --no-build-isolation -e '.[test,train]' \
-      "torch==$(.venv/bin/python -c 'import torch; print(torch.__version__)')"
-  fi
+# Exactly the locked versions, and only files whose hash is listed. --no-deps: the lock is complete,
+# but for torch.
+install_locked() {
+  pip_install --require-hashes --no-deps "$@" && return
+  say "could not install the locked versions. If your package index does not have them, 'make lock'"
+  say "writes the lock files for what it has. If a hash differs, the file is not the one that was"
+  say "locked: find out why first."
+  return 1
+}
+
+# A lock file of wheels. A source distribution would be built with packages that no lock lists.
+install_wheels() {
+  say "installing requirements/$1"
+  install_locked --only-binary :all: -r "requirements/$1"
+}
+
+install_run() {
+  install_wheels run.lock
+  install_wheels checkout.lock
+  install_torch
+  install_checkout
+}
+
+install_gpu() {
+  install_wheels test.lock
+  install_torch
+  install_deepspeed deepspeed.lock
+  install_checkout
+}
+
+install_test() {
+  install_gpu
+  install_second_deepspeed
+}
+
+# What tools/lock.sh needs. Not locked itself: it must be installable where the locked versions
+# are not.
+install_lock() {
+  say "installing uv"
+  pip_install "uv>=0.8"
+}
+
+install_checkout() {
+  pip_install --no-deps --no-build-isolation -e .
+}
+
+# Not locked: which torch is right depends on the machine's GPUs, and the user can choose.
+install_torch() {
+  if .venv/bin/python -c 'import torch' 2> /dev/null; then return; fi
+  say "installing $torch"
+  pip_install "$torch"
+}
+
+# install_deepspeed LOCK OPTION...: a source distribution, built by what is installed already, since
+# it reads the version of torch.
+install_deepspeed() {
+  say "installing requirements/$1"
+  DS_BUILD_OPS=0 install_locked --no-build-isolation -r "requirements/$1" "${@:2}"
 }
 
 # A DeepSpeed beside the installed one, whose verdicts on configs are compared too. Nothing else
 # needs it, so that a network that fails is said, and no more.
 install_second_deepspeed() {
-  local directory=.venv/deepspeed/${second_deepspeed#*==}
+  local lock=deepspeed-oldest.lock version directory
+  version=$(sed -n 's/^deepspeed==\([0-9.]*\).*/\1/p' "requirements/$lock")
+  directory=.venv/deepspeed/$version
   [ ! -d "$directory/deepspeed" ] || return 0
-  DS_BUILD_OPS=0 pip_install --no-deps --no-build-isolation --target "$directory" \
-    "$second_deepspeed" || say "going on without $second_deepspeed: its tests are skipped"
+  install_deepspeed "$lock" --target "$directory" \
+    || say "going on without DeepSpeed $version: its tests are skipped"
+}
+
+# Whether this script, pyproject.toml and the lock files are older than the last setup.
+up_to_date() {
+  local file
+  for file in pyproject.toml tools/setup.sh requirements/*.lock; do
+    [ ".venv/.ready-$what" -nt "$file" ] || return 1
+  done
 }
 
 mkdir -p .venv
 exec 9> .venv/.lock
 flock 9
-if [ ".venv/.ready-$what" -nt pyproject.toml ] && [ ".venv/.ready-$what" -nt tools/setup.sh ]; then
-  exit 0
-fi
+if up_to_date; then exit 0; fi
 python=$(find_python)
 system_packages
 make_venv
-install
-[ "$what" = run ] || install_second_deepspeed
+"install_$what"
 rm -f .venv/.apt.log
-[ "$what" = run ] || touch .venv/.ready-run
+[ "$what" != test ] || touch .venv/.ready-run .venv/.ready-gpu
+[ "$what" != gpu ] || touch .venv/.ready-run
 touch ".venv/.ready-$what"
 say "ready after $((SECONDS - started)) s"

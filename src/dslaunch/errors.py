@@ -13,7 +13,7 @@ DslaunchError                1  the run failed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -47,6 +47,10 @@ class Problem:
     path: str
     """Where in the data, as `nodes[2].slots`; empty for the file as a whole."""
     message: str
+    rule: str = "wrong-value"
+    """Its name for machines, such as `unknown-key`."""
+    source: str = field(default="", compare=False)
+    """The line itself, where it may be shown."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
@@ -87,10 +91,19 @@ class NodeFailure:
 
     host: str
     kind: str
-    """A word for machines: `name`, `refused`, `timeout`, `host-key-unknown`, `host-key-changed`,
-    `authentication`, `throttled`, `noisy-shell`, `no-python`, `lost`, `protocol`."""
+    """A word for machines: those of `transport.classify`, or `noisy-shell`, `no-python`, `lost`,
+    `no-agent`, `stopped`."""
     message: str
     hint: str | None = None
+    detail: str = ""
+    """What may differ from node to node, such as a fingerprint; `message` ends with it."""
+    common_hint: str | None = None
+    """The hint for several nodes, with NODE for the node's name; None: `hint`."""
+
+    @property
+    def common(self) -> str:
+        """The message without the detail."""
+        return self.message.removesuffix(f" ({self.detail})")
 
 
 class NodeError(DslaunchError):

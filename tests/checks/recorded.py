@@ -1,9 +1,10 @@
 """A check's case as a file: what nodes answered, and what the check must say of it.
 
 A case is `<check>/<case>.toml`. `[answers.NAME]` holds `value`, `json` (the same as a text, for
-null) or `error`; NAME is how the check calls the question, in whichever round it is asked. For
-several nodes `[node.HOST.answers.NAME]` and `[node.HOST.hello]` add to it. `[here.NAME]` is what
-this machine answers, `[hello]`, `[scope]` and `[limits]` are taken as they are, `clock` is a pair;
+null), `installed` (what a job's interpreter has, for the question `job`) or `error`; NAME is how
+the check calls the question, in whichever round it is asked. For several nodes
+`[node.HOST.answers.NAME]` and `[node.HOST.hello]` add to it. `[here.NAME]` is what this machine
+answers, `[hello]`, `[scope]` and `[limits]` are taken as they are, `clock` is a pair;
 `scope.cluster` is the text of a cluster file, by default one of the nodes named. Each
 `[[verdict]]` has a level, a part of `found`, and, if it is told, `hosts`.
 """
@@ -18,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.cluster.load import parse_cluster
+from dslaunch.cluster.model import SecretSource
+from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Answers, Asked, Check, Finding, Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.pysource.imports import Imports
 
 Table = Mapping[str, Any]
 HELLO = {
@@ -69,7 +73,36 @@ def read(path: Path) -> Case:
 
 def answer(said: Table) -> Table:
     """An answer as a node records it."""
+    if "installed" in said:
+        return {"value": job_with(said["installed"])}
     return {"value": json.loads(said["json"])} if "json" in said else said
+
+
+WITHIN = {"deepspeed": "deepspeed.launcher.launch", "accelerate": "accelerate.commands.launch"}
+"""The module that a launcher starts, by its package."""
+
+
+def job_with(installed: Table) -> Table:
+    """What a job's interpreter answers: a module for each package, or as the case has it."""
+    packages: Table = installed.get("packages", {})
+    names = [*packages, *(WITHIN[name] for name in packages if name in WITHIN)]
+    names += ["torch.distributed.run"] if "torch" in packages else []
+    modules = {
+        name: {"at": f"/v/{name.partition('.')[0]}/__init__.py", "package": True, "whole": True}
+        for name in names
+    }
+    whole = {
+        "executable": "/venv/bin/python3",
+        "version": [3, 11, 2],
+        "prefix": "/venv",
+        "torch": {},
+        **installed,
+        "packages": packages,
+        "modules": {**modules, **installed.get("modules", {})},
+    }
+    out = installed.get("out", "")
+    report = f"activated\n{whole['executable']}\n{json.dumps(whole)}\n"
+    return {"code": 0, "out": out, "err": "", "report": report}
 
 
 def scope_of(case: Case, name: str) -> Scope:
@@ -85,8 +118,17 @@ def scope_of(case: Case, name: str) -> Scope:
     for key in LISTS:
         told[key] = tuple(told.get(key, ()))
     told["named"], told["purposes"] = frozenset(told["named"]), frozenset(told["purposes"])
+    job = Job(
+        told.pop("program", ""),
+        kind=told.pop("kind", "script"),
+        launcher=told.pop("launcher", "torchrun"),
+        env=tuple(told.pop("env", {}).items()),
+        secrets=tuple(map(SecretSource, told.pop("secrets", ()))),
+    )
+    imports = {name: tuple(found) for name, found in told.pop("imports", {}).items()}
+    told["imports"] = Imports(**imports, read=True) if imports else Imports()
     files = tuple((path, digest) for path, digest in told.pop("files", []))
-    return Scope(cluster, nodes_used, files=files, **told)
+    return Scope(cluster, nodes_used, job, files=files, **told)
 
 
 def facts_of(case: Case, check: Check) -> tuple[Scope, Facts]:

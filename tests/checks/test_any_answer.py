@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
+from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, Answers, Question, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import REACHED, judge
-from tests.checks.recorded import HELLO
+from tests.checks.recorded import HELLO, job_with
 
 CHECKS = built_in()
 CLUSTER = "nodes: [{host: 'node[1-2]', slots: 2}]\nstorage: {node_local: /scratch}\n"
@@ -39,6 +40,24 @@ WORDS = st.text(max_size=60) | st.sampled_from(
 )
 ADDRESS = st.ip_addresses().map(str) | st.just("fe80::1%eth0")
 RAN = st.fixed_dictionaries({"code": st.integers(0, 255), "out": WORDS, "err": WORDS})
+REPORT = st.sampled_from(
+    [
+        *(
+            "",
+            "activated\n",
+            "activated\n/usr/bin/python3\n",
+            "activated\n/p\n{}\n",
+            "{",
+            "x\ny\n{",
+        ),
+        job_with({})["report"],
+        job_with({"packages": {"torch": ["2", "/v"]}, "torch": {"cuda": "12.4"}})["report"],
+    ]
+)
+JOB = st.fixed_dictionaries(
+    {"code": st.none() | st.integers(0, 255), "out": WORDS, "err": WORDS, "report": REPORT},
+    optional={"missing": WORDS, "there": st.lists(WORDS), "lacks": st.lists(WORDS)},
+)
 SIZES = ("mode", "uid", "size", "free", "inodes", "inodes_free")
 MOUNT = st.none() | st.fixed_dictionaries(
     dict.fromkeys(("point", "source", "options"), WORDS)
@@ -70,7 +89,6 @@ def _all(names: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[
 def value(question: Question) -> st.SearchStrategy[Any]:
     """Any value that a node may answer to it; see `node/questions.py`."""
     told = question.argument
-    pair = st.lists(st.text(max_size=20), min_size=2, max_size=2)
     call = st.one_of(
         st.fixed_dictionaries({"local": ADDRESS}), st.fixed_dictionaries({"error": WORDS})
     )
@@ -81,6 +99,10 @@ def value(question: Question) -> st.SearchStrategy[Any]:
         "which": lambda: _all(told, st.none() | WORDS),
         "pci": lambda: st.dictionaries(
             WORDS, st.fixed_dictionaries({"class": WORDS, "device": WORDS, "driver": WORDS})
+        ),
+        "accelerators": lambda: st.dictionaries(
+            st.sampled_from(["nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "mlu"]),
+            st.fixed_dictionaries({"devices": st.integers(0, 1024), "bus": st.integers(0, 1024)}),
         ),
         "environment": lambda: _some(told, WORDS),
         "limits": lambda: _all(told, st.lists(NUMBER, min_size=2, max_size=2)),
@@ -93,7 +115,7 @@ def value(question: Question) -> st.SearchStrategy[Any]:
         "path": lambda: PATH,
         "list": lambda: st.lists(FILE, max_size=3),
         "write": st.none,
-        "packages": lambda: st.fixed_dictionaries({"prefix": WORDS, "versions": _some(told, pair)}),
+        "job": lambda: JOB,
         "digests": lambda: _all(told["paths"], st.none() | st.sampled_from(["aa", "bb"])),
         "mark": lambda: _all(told["paths"], st.none() | WORDS),
         "marks": lambda: _all(told["paths"], st.lists(st.sampled_from(told["names"]))),
@@ -118,7 +140,7 @@ SCOPES = st.builds(
     lambda purposes, launcher, files: Scope(
         (cluster := parse_cluster(CLUSTER, "c.yaml")),
         cluster.nodes,
-        launcher=launcher,
+        Job("", launcher=launcher),
         purposes=frozenset(purposes),
         directories=("/work", "ckpt"),
         root="work",

@@ -19,7 +19,17 @@ OF_QUERY = {
     for name, check in built_in().items()
     if name.startswith("gpu.")
     and name.split(".")[1]
-    not in ("count", "nvlink", "nvlink-errors", "xid", "p2p", "leftover", "peermem", "fabric")
+    not in (
+        "count",
+        "nvlink",
+        "nvlink-errors",
+        "xid",
+        "p2p",
+        "leftover",
+        "peermem",
+        "fabric",
+        "vendors",
+    )
 }
 """Checks that judge the query alone."""
 

@@ -24,9 +24,37 @@ def main() -> None:
     print(json.dumps(transformers.__version__), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
+        if "start" in asked:
+            print(json.dumps(started(asked["start"], asked["arguments"])), file=answers, flush=True)
+            continue
         mismatched, filled = trainer(asked["config"], asked["arguments"])
         answer = {"mismatched": mismatched, "unfilled": accelerate(filled)}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def started(text: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of a file's text under TrainingArguments: `error`, or `stage` and `zero3`."""
+    import tempfile
+
+    from accelerate.utils import DeepSpeedPlugin
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    arguments = SimpleNamespace(**given, fp16_full_eval=False, bf16_full_eval=False)
+    arguments.get_warmup_steps = lambda total: given["warmup_steps"]
+    model = SimpleNamespace(config=SimpleNamespace(hidden_size=8))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(text)
+        file.flush()
+        try:
+            held = HfTrainerDeepSpeedConfig(file.name)
+            held.trainer_config_process(arguments)
+            plugin = DeepSpeedPlugin(hf_ds_config=held)
+            plugin.set_mixed_precision("bf16" if given["bf16"] else "no")
+            held.trainer_config_finalize(arguments, model, given["max_steps"])
+        except Exception as error:  # noqa: BLE001 - any way to fail is a refusal
+            return {"error": f"{type(error).__name__}: {error}"}
+    zero = held.config["zero_optimization"] or {}
+    return {"error": None, "stage": zero.get("stage"), "zero3": held.is_zero3()}
 
 
 def trainer(config: dict[str, Any], given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -28,6 +28,7 @@ from dslaunch.deepspeed import schema, text
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.rules import STOPS
+from dslaunch.deepspeed.rules.optimizer import SCHEDULERS_OF_TORCH
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.errors import ConfigError
@@ -286,10 +287,49 @@ STARTED: list[dict[str, Any]] = [
             {"type": "OneCycle", "params": {}},
             {"type": "LRRangeTest", "params": {"min_lr": 1}},
             {"type": "CosineAnnealingLR", "params": {"T_max": 5}},
-            {"type": "NoSuchSchedule", "params": {}},
+            {"type": "CosineAnnealingLR", "params": {}},
+            {"type": "CosineAnnealingLR", "params": {"T_max": 5, "tmax": 5}},
+            {"type": "StepLR", "params": {"step_size": 5}},
+            {"type": "PolynomialLR", "params": {}},
+            {"type": "PolynomialLR"},
+            {"type": "LambdaLR", "params": {}},
+            *(
+                {"type": name, "params": {}}
+                for name in (
+                    "NoSuchSchedule",
+                    "CosineLR",
+                    "LinearDecayLR",
+                    "WarmupStableDecayLR",
+                    "cosine",
+                    "WarmupLinearLR",
+                    "CosineAnnealing",
+                    "cosineannealinglr",
+                    "PolynomialDecayLR",
+                    "NoamScheduler",
+                    "OneCycleRestarts",
+                )
+            ),
         )
     ),
+    {"zero_optimization": True, "bf16": {"enabled": True}, "optimizer": ADAGRAD},
+    {"zero_optimization": False},
 ]
+
+
+def test_the_schedulers_of_torch_are_those_of_the_table() -> None:
+    """The names that the engine finds, and what it must hand to them."""
+    import inspect
+
+    from torch.optim import lr_scheduler
+
+    found = {}
+    for name, kind in vars(lr_scheduler).items():
+        if name[0] != "_" and inspect.isclass(kind) and issubclass(kind, lr_scheduler.LRScheduler):
+            parameters = inspect.signature(kind).parameters
+            given = {n: p for n, p in parameters.items() if n not in ("optimizer", "last_epoch")}
+            needed = tuple(n for n, p in given.items() if p.default is p.empty)
+            found[name] = (needed, tuple(n for n in given if n not in needed))
+    assert found == SCHEDULERS_OF_TORCH
 
 
 def test_the_engine_starts_with_what_has_no_error_and_with_nothing_else() -> None:

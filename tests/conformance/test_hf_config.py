@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from dslaunch.deepspeed import arguments, schema, text
 from dslaunch.deepspeed.batch import Parallelism
-from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.lint import lint, read
+from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
 
 MISSING = [name for name in ("deepspeed", "transformers", "accelerate") if not find_spec(name)]
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 JUDGE = Path(__file__).with_name("hf_judge.py")
 WORLD = 4
-Ask = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+Ask = Callable[[dict[str, Any] | str, dict[str, Any]], dict[str, Any]]
 ARGUMENTS = {
     "per_device_train_batch_size": [1, 8],
     "gradient_accumulation_steps": [1, 2],
@@ -76,10 +76,12 @@ def ask() -> Iterator[Ask]:
     assert process.stdout is not None
     process.stdout.readline()
 
-    def ask(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    def ask(config: dict[str, Any] | str, given: dict[str, Any]) -> dict[str, Any]:
+        """A text is started with; of data it is asked which keys are wrong."""
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"config": config, "arguments": given}) + "\n")
+        what = "start" if isinstance(config, str) else "config"
+        process.stdin.write(json.dumps({what: config, "arguments": given}) + "\n")
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline())
         return answer
@@ -121,3 +123,58 @@ def test_the_trainer_stops_at_the_keys_that_we_name(
         assert unfilled == []
     else:
         assert real["unfilled"] in unfilled
+
+
+DEFAULTS = {name: choices[0] for name, choices in ARGUMENTS.items()} | {
+    "warmup_steps": 1, "bf16": True, "world_size": WORLD, "adam_beta2": 0.999, "adam_beta1": 0.9,
+    "per_device_train_batch_size": 8,
+}  # fmt: skip
+ZERO2 = '"zero_optimization": {"stage": 2}'
+FILES = [
+    f"{{{ZERO2}}}",
+    '{"bf16": {"enabled": "auto"}}',
+    '{"zero_optimization": true}',
+    '{"zero_optimization": false}',
+    '{"zero_optimization": []}',
+    '{"zero_optimization": {"stage": "auto"}}',
+    f'{{{ZERO2}, "bf16": true}}',
+    f'{{{ZERO2}, "bf16": {{"enabled": "true"}}}}',
+    f'{{{ZERO2}, "bf16": {{"enabled": "Auto"}}}}',
+    f'{{{ZERO2}, "fp16": {{"enabled": "false"}}}}',
+    f'{{{ZERO2}, "fp16": {{"enabled": false}}, "bf16": {{"enabled": "auto"}}}}',
+    f'{{{ZERO2}, "optimizer": {{"type": "AdamW", "params": {{"lr": "5e-5"}}}}}}',
+    f'{{{ZERO2}, "optimizer": {{"type": "AdamW", "params": {{"lr": "auto"}}}}}}',
+    f'{{{ZERO2}, "optimizer": "AdamW"}}',
+    f'{{{ZERO2}, "gradient_clipping": "1.0"}}',
+    f'{{{ZERO2}, "gradient_accumulation_steps": "1"}}',
+    f'{{{ZERO2}, "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}}',
+    f'{{{ZERO2}, "steps_per_print": Infinity}}',
+    f'{{{ZERO2}, "steps_per_print": 10,}}',
+    f"{{{ZERO2}}} // comment",
+    f'{{{ZERO2}, "zero_optimization": {{"stage": 1}}, "_dslaunch_ignore": ["duplicate-key"]}}',
+    f'{{{ZERO2}, "_dslaunch_ignore": ["bf16-reduction"]}}',
+]
+
+
+@pytest.mark.parametrize("written", FILES)
+def test_the_trainer_starts_with_what_has_no_error_and_with_nothing_else(
+    ask: Ask, written: str
+) -> None:
+    real = ask(written, DEFAULTS)
+    known = arguments.Arguments(
+        {name: DEFAULTS[name] for name in arguments.DEFAULTS if name in DEFAULTS}
+    )
+    document, reader = read(written, "ds.json", "hf")
+    found = lint(Subject(document, schema.table(), reader, known, Parallelism(WORLD)))
+    errors = [str(remark) for remark in found if remark.level == "error"]
+    assert (real["error"] is None) == (not errors), (real, errors)
+
+
+def test_a_stage_of_auto_is_2_and_no_stage_3_for_transformers(ask: Ask) -> None:
+    real = ask('{"zero_optimization": {"stage": "auto"}}', DEFAULTS)
+    assert (real["stage"], real["zero3"]) == (ACCELERATES_STAGE, False)
+
+
+def test_a_stage_in_quotes_is_no_stage_3_for_transformers(ask: Ask) -> None:
+    real = ask('{"zero_optimization": {"stage": "3"}}', DEFAULTS)
+    assert (real["stage"], real["zero3"]) == ("3", False)

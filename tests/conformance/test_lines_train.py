@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ import pytest
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.command import Word, shell_line
+from dslaunch.launch.facts import Facts, NodeFacts, PortFact
 from dslaunch.launch.job import Job, Kind
-from dslaunch.launch.launchers import get
 from dslaunch.launch.plan import Decided, Plan, Rendezvous, make_plan
+from dslaunch.node.streams import ERROR, STDERR, STDOUT, make_rank_pipes
 from dslaunch.render.formats import render
 from dslaunch.render.launch import Launch
+from dslaunch.run.cpu_training import for_accelerate
 
 NASTY = (
     *(
@@ -39,7 +42,7 @@ NASTY = (
     ),
     *("`id` $(id)", "*", "a\nb", "", "é☃", "%n", "\\", "--deepspeed=ds.json", "#", "~"),
 )
-SECONDS = 100
+SECONDS = 300
 TRAIN = """
 import json, os, sys
 import torch, torch.distributed as dist
@@ -138,16 +141,31 @@ def run_together(lines: Sequence[str], cwd: Path, env: Sequence[dict[str, str]] 
                 process.wait()
 
 
-def run_plan(plan: Plan, cwd: Path) -> list[int]:
-    """Do what the agents would: start every process of every node, with its log directory."""
-    lines, env = [], []
+@dataclass
+class Ended:
+    """What a plan's launchers and ranks came to."""
+
+    codes: list[int]
+    written: dict[tuple[int, int], str]
+    """By rank and stream."""
+
+
+def run_plan(plan: Plan, cwd: Path) -> Ended:
+    """Do what the agents would: start every process of every node, and read its ranks' pipes."""
+    lines, env, pipes = [], [], []
     for node in plan.nodes:
         logs = cwd / "logs" / node.host
         logs.mkdir(parents=True)
+        ranks = range(node.first_rank, node.first_rank + len(node.slots))
+        pipes += make_rank_pipes(str(logs), ranks)
         for process in node.processes:
             lines.append(shell_line(process.command, env=(*node.env, *process.env), cwd=node.cwd))
             env.append({"DSLAUNCH_LOGS": str(logs)})
-    return run_together(lines, cwd, env)
+    codes = run_together(lines, cwd, env)  # what the ranks write fits into the pipes
+    written = {(p.rank, p.stream): b"".join(p.drain()).decode() for p in pipes}
+    for pipe in pipes:
+        pipe.close()
+    return Ended(codes, written)
 
 
 def plan_of(wanted: Launch) -> Plan:
@@ -156,24 +174,6 @@ def plan_of(wanted: Launch) -> Plan:
 
 def said_by_ranks(cwd: Path, count: int) -> list[dict[str, Any]]:
     return [json.loads((cwd / f"rank{rank}.json").read_text()) for rank in range(count)]
-
-
-def printed_by_ranks(plan: Plan, logs: Path) -> list[tuple[str, str | None]]:
-    """What each rank printed, found in the launcher's files by its own patterns."""
-    found = []
-    for node in plan.nodes:
-        files = node.rank_files
-        assert files is not None
-        for local_rank, rank in enumerate(
-            range(node.first_rank, node.first_rank + len(node.slots))
-        ):
-            texts = []
-            for pattern in filter(None, (files.stdout, files.stderr)):
-                name = pattern.format(rank=rank, local_rank=local_rank)
-                (path,) = (logs / node.host).glob(name)
-                texts.append(path.read_text())
-            found.append((texts[0], texts[1] if files.stderr else None))
-    return found
 
 
 def line_of_each_node(text: str, hosts: Sequence[str]) -> list[str]:
@@ -206,37 +206,37 @@ def has_ipv6() -> bool:
 
 @pytest.mark.torch
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
-def test_torchrun_runs_a_command_that_meets_at_an_ipv6_address_and_writes_the_files_we_read(
+def test_torchrun_runs_a_command_that_meets_at_an_ipv6_address_and_writes_into_our_pipes(
     tmp_path: Path,
 ) -> None:
-    plan = plan_of(launch(tmp_path, (2, 1), address="::1", kind="command"))
-    assert run_plan(plan, tmp_path) == [0, 0]
+    ended = run_plan(plan_of(launch(tmp_path, (2, 1), address="::1", kind="command")), tmp_path)
+    assert ended.codes == [0, 0]
     assert [s["argv"] for s in said_by_ranks(tmp_path, 3)] == [list(NASTY)] * 3
-    printed = printed_by_ranks(plan, tmp_path / "logs")
-    assert [out for out, _ in printed] == [f"hello from {rank}\n" for rank in range(3)]
-    assert all(f"trouble from {rank}\n" in str(err) for rank, (_, err) in enumerate(printed))
+    for rank in range(3):
+        assert ended.written[rank, STDOUT] == f"hello from {rank}\n"
+        assert f"trouble from {rank}\n" in ended.written[rank, STDERR]
 
 
 @pytest.mark.torch
-def test_torchrun_leaves_the_error_of_a_rank_where_we_look(tmp_path: Path) -> None:
-    plan = plan_of(launch(tmp_path, (1,), args=(), script=FAILING))
-    assert run_plan(plan, tmp_path) == [1]
-    pattern = get("torchrun").rank_files.error.format(local_rank=0)  # type: ignore[union-attr]
-    (path,) = (tmp_path / "logs" / "n0").glob(pattern)
-    assert "the first cause" in path.read_text()
+def test_torchs_record_writes_the_error_of_a_rank_into_our_pipe(tmp_path: Path) -> None:
+    ended = run_plan(plan_of(launch(tmp_path, (1,), args=(), script=FAILING)), tmp_path)
+    assert ended.codes == [1]
+    assert "the first cause" in ended.written[0, ERROR]
+    files = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert [path.name for path in files] == ["rank.py"]
 
 
 @pytest.mark.deepspeed
 def test_deepspeeds_launcher_trains_uneven_nodes(tmp_path: Path) -> None:
-    plan = plan_of(launch(tmp_path, (2, 1), launcher="deepspeed"))
-    assert run_plan(plan, tmp_path) == [0, 0]
+    ended = run_plan(plan_of(launch(tmp_path, (2, 1), launcher="deepspeed")), tmp_path)
+    assert ended.codes == [0, 0]
     said = said_by_ranks(tmp_path, 3)
     assert [s["sum"] for s in said] == [6.0] * 3
     local = [f"--local_rank={s['env']['LOCAL_RANK']}" for s in said]
     assert [s["argv"] for s in said] == [[first, *NASTY] for first in local]
-    for rank, (both, _) in enumerate(printed_by_ranks(plan, tmp_path / "logs")):
-        assert f"hello from {rank}\n" in both
-        assert f"trouble from {rank}\n" in both
+    for rank in range(3):
+        assert f"hello from {rank}\n" in ended.written[rank, STDOUT]
+        assert f"trouble from {rank}\n" in ended.written[rank, STDERR]
 
 
 def deepspeed_line(wanted: Launch, directory: Path) -> list[int]:
@@ -277,16 +277,59 @@ def test_the_printed_deepspeed_command_starts_the_chosen_slots_of_one_remote_nod
 @pytest.mark.torch
 def test_accelerate_joins_all_ranks_into_one_world(tmp_path: Path) -> None:
     plan = plan_of(launch(tmp_path, (2, 2), launcher="accelerate", script=ACCELERATE))
-    assert run_plan(plan, tmp_path) == [0, 0]
+    ended = run_plan(plan, tmp_path)
+    assert ended.codes == [0, 0]
     assert said_by_ranks(tmp_path, 4) == [{"sum": 10.0, "argv": list(NASTY), "world": 4}] * 4
-    printed = printed_by_ranks(plan, tmp_path / "logs")
-    assert [out for out, _ in printed] == [f"hello from {rank}\n" for rank in range(4)]
+    for rank in range(4):
+        assert ended.written[rank, STDOUT] == f"hello from {rank}\n"
+
+
+TRAINER = """
+import json, os, torch
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+found = Trainer(torch.nn.Linear(4, 1), args).accelerator
+said = {"kind": found.distributed_type.value, "world": found.num_processes}
+with open("rank%s.json" % os.environ["RANK"], "w") as file:
+    json.dump(said, file)
+"""
+"""Hugging Face's Trainer, which tells how it will distribute a training.
+
+It trains nothing: DeepSpeed would compile its operators first.
+"""
+TRAINED = ("--output_dir", "out", "--report_to", "none")
+
+
+@pytest.mark.deepspeed
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [
+        (("--deepspeed", "ds.json", "--use_cpu", "True"), "DEEPSPEED"),
+        ((), "MULTI_CPU"),
+    ],
+    ids=["deepspeed", "plain"],
+)
+def test_the_trainer_on_cpu_is_distributed_as_its_arguments_say(
+    tmp_path: Path, args: tuple[str, ...], kind: str
+) -> None:
+    """What `for_accelerate` sets on nodes without accelerators is what the Trainer needs."""
+    config = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    made = launch(tmp_path, (2,), launcher="accelerate", script=TRAINER, args=(*TRAINED, *args))
+    unset = replace(made.job, env=(("GLOO_SOCKET_IFNAME", "lo"), ("CUDA_VISIBLE_DEVICES", "")))
+    nodes = tuple(
+        NodeFacts(host=p.node.host, machine="m", home="/") for p in made.allocation.placements
+    )
+    job, _ = for_accelerate(made.allocation, unset, Facts(nodes, PortFact(1)), tmp_path)
+    assert run_plan(plan_of(replace(made, job=job)), tmp_path).codes == [0]
+    assert said_by_ranks(tmp_path, 2) == [{"kind": kind, "world": 2}] * 2
 
 
 @pytest.mark.torch
 def test_accelerate_runs_a_world_of_one(tmp_path: Path) -> None:
     plan = plan_of(launch(tmp_path, (1,), launcher="accelerate", script=ACCELERATE))
-    assert run_plan(plan, tmp_path) == [0]
+    assert run_plan(plan, tmp_path).codes == [0]
     assert said_by_ranks(tmp_path, 1) == [{"sum": 1.0, "argv": list(NASTY), "world": 1}]
 
 
@@ -303,7 +346,7 @@ def test_accelerate_takes_the_rendered_configuration(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_ranks_started_directly_train_uneven_nodes(tmp_path: Path) -> None:
     plan = plan_of(launch(tmp_path, (1, 2), launcher="direct", kind="module"))
-    assert run_plan(plan, tmp_path) == [0, 0, 0]
+    assert run_plan(plan, tmp_path).codes == [0, 0, 0]
     said = said_by_ranks(tmp_path, 3)
     assert [(s["sum"], s["argv"]) for s in said] == [(6.0, list(NASTY))] * 3
 

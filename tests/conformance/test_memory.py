@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.memory_runs import Case
+from tests.conformance.published import PUBLISHED
 
 from dslaunch.deepspeed.activations import ERROR, Batch, layer_bytes
-from dslaunch.deepspeed.architectures import FAMILIES
+from dslaunch.deepspeed.architectures import TEXT_FAMILIES
 from dslaunch.deepspeed.communication import HOPS, collectives
 from dslaunch.deepspeed.memory import (
     FASTEST_FIRST,
     GIB,
     Machines,
     Model,
-    Settings,
     Strategy,
-    bucket_parts,
     deepspeed_estimate,
-    peak,
-    state_parts,
 )
 from dslaunch.deepspeed.model_size import from_config, on_meta
+from dslaunch.errors import DslaunchError
 
 pytestmark = [
     pytest.mark.deepspeed,
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore"),
 ]
-HERE = Path(__file__).parent
 T0_3B = Model(2_783_959_040, 65_798_144)
 GRID = [
     (Model(params, largest), Machines(nodes, gpus), factor)
@@ -119,7 +116,8 @@ RUNS: list[tuple[Strategy, dict[str, Any]]] = [
     (Strategy(3), {}),
     (Strategy(3, "cpu", "cpu"), {"offload_optimizer": CPU, "offload_param": CPU}),
 ]
-HIDDEN, LAYERS, BUCKET, RANKS = 1024, 16, 1_000_000, 2
+RANKS = 2
+CASE = Case(hidden=1024, layers=16, ranks=RANKS)
 MEASURED_ERROR = 0.05
 """How far a run without offload is from its estimate, as a part of it, at most."""
 
@@ -128,46 +126,18 @@ MEASURED_ERROR = 0.05
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks on the CPU took, for each of RUNS."""
     pytest.importorskip("deepspeed")
-    path = tmp_path_factory.mktemp("memory") / "configs.json"
-    base = {
-        "train_micro_batch_size_per_gpu": 1,
-        "bf16": {"enabled": True},
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    zero = [{"stage": s.stage, "reduce_bucket_size": BUCKET, **more} for s, more in RUNS]
-    path.write_text(json.dumps([{**base, "zero_optimization": each} for each in zero]))
     # give freed memory back at once, so that what is resident is what is in use
     env = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",
            "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # fmt: skip
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}",
-         f"--master_port={port}", str(HERE / "measure_memory.py"), str(path), str(HIDDEN),
-         str(LAYERS)],
-        env=env, capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
-    found = re.search(r"^MEASURED (.*)$", done.stdout, re.M)
-    assert found, done.stderr[-3000:]
-    results: list[dict[str, Any]] = json.loads(found[1])
-    return results
+    return CASE.measured(tmp_path_factory.mktemp("memory"), RUNS, env)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("number", range(len(RUNS)), ids=[str(s) for s, _ in RUNS])
 def test_a_real_run_takes_what_was_estimated(runs: list[dict[str, Any]], number: int) -> None:
     strategy, run = RUNS[number][0], runs[number]
-    model, machines = Model(HIDDEN * HIDDEN * LAYERS, HIDDEN * HIDDEN), Machines(1, RANKS)
-    assert run["params"] == model.params
-    settings = Settings(reduce_bucket=BUCKET)
-    parts = (
-        *state_parts(model, machines, strategy, settings),
-        *bucket_parts(model, strategy, settings),
-    )
-    loaded = [part for part in parts if part.when != "loading"]
-    gpu, cpu = peak(tuple(loaded), "gpu"), peak(tuple(loaded), "cpu") / RANKS
+    assert run["params"] == CASE.model.params
+    gpu, cpu = CASE.estimates(strategy)
     if strategy.optimizer == "gpu":
         assert run["peak"] == pytest.approx(gpu, rel=MEASURED_ERROR)
     else:
@@ -182,11 +152,11 @@ def test_a_real_run_sends_what_was_estimated(runs: list[dict[str, Any]], number:
         "all-gather": "all_gather_into_tensor",
         "reduce-scatter": "reduce_scatter_tensor",
     }
-    model, machines = Model(HIDDEN * HIDDEN * LAYERS, HIDDEN * HIDDEN), Machines(1, RANKS)
+    machines = Machines(1, RANKS)
     ring = (RANKS - 1) / RANKS
     expected = {
         names[each.operation]: each.sent / HOPS[each.operation] / ring
-        for each in collectives(model, machines, RUNS[number][0])
+        for each in collectives(CASE.model, machines, RUNS[number][0])
     }
     # single numbers, such as the norm of the gradients, are reduced too
     sent = {name: size for name, size in runs[number]["sent"].items() if size > 1000}
@@ -197,17 +167,64 @@ def _transformers() -> Any:
     return pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.long  # the published models have most of these families
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_parameters_are_counted_as_transformers_makes_the_model(
     family: str, tmp_path: Path
 ) -> None:
     config = _transformers().AutoConfig.for_model(family)
     heads = {"t5": "T5ForConditionalGeneration", "mt5": "MT5ForConditionalGeneration",
-             "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM"}  # fmt: skip
+             "bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM",
+             "xlm-roberta": "XLMRobertaForMaskedLM",
+             "camembert": "CamembertForMaskedLM"}  # fmt: skip
     config.architectures = [heads[family]] if family in heads else None
     config.save_pretrained(tmp_path)
     full = config.to_json_string(use_diff=False)
     assert from_config(full, "config.json").model == on_meta(tmp_path).model
+
+
+UNTIED = ("Flan-T5-XL", "mT5-base")
+"""Their weights have an output embedding of their own, so transformers does not tie it when it
+loads them; a model made without weights is tied (5.23.0, configuration_t5.py)."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_is_counted_as_transformers_makes_it(name: str) -> None:
+    transformers = _transformers()
+    import torch
+
+    config = PUBLISHED[name]
+    with torch.device("meta"):
+        kind = getattr(transformers, config["architectures"][0])
+        model = kind(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
+    model.tie_weights()
+    expected = sum(p.numel() for p in model.parameters())
+    if name in UNTIED:
+        expected += config["vocab_size"] * config["d_model"]
+    largest = max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules())
+    assert from_config(json.dumps(config), name).model == Model(expected, largest)
+
+
+def test_at_least_50_published_models_are_counted() -> None:
+    assert len(PUBLISHED) >= 50
+
+
+def test_counting_with_transformers_never_runs_the_code_of_a_model(tmp_path: Path) -> None:
+    _transformers()
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text("import pathlib\npathlib.Path(__file__ + '.ran').touch()\n")
+    with pytest.raises(DslaunchError, match="transformers cannot make it"):
+        on_meta(tmp_path)
+    assert not list(tmp_path.rglob("*.ran"))
+
+
+def test_a_name_that_is_no_model_of_transformers_is_not_called(tmp_path: Path) -> None:
+    _transformers()
+    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 16,
+              "n_positions": 8, "architectures": ["Trainer"]}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert on_meta(tmp_path).model == from_config(json.dumps(config), "config.json").model
 
 
 SMALL = {"hidden_size": 256, "num_attention_heads": 8, "vocab_size": 512, "pad_token_id": 0}
@@ -222,7 +239,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 256, "n_head": 8, "vocab_size": 512},
     "gpt_neox": {**SMALL, "intermediate_size": 1024},
     "opt": {**SMALL, "ffn_dim": 1024, "word_embed_proj_dim": 256},
-}
+    "glm4": {**GROUPED, "head_dim": 32},
+    "cohere": GROUPED,
+    "stablelm": GROUPED,
+    "gemma3_text": {**GROUPED, "head_dim": 32},
+    "olmo2": {**SMALL, "intermediate_size": 704},
+    "starcoder2": GROUPED,
+    "falcon": {
+        "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 512, "num_kv_heads": 2,
+        "new_decoder_architecture": True, "bias": False,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", SHAPES)

@@ -14,25 +14,41 @@ from tests.golden.test_golden import CLUSTERS, launch
 from dslaunch.cluster.load import load_cluster
 from dslaunch.cluster.model import Container, Slurm
 from dslaunch.errors import DslaunchError
+from dslaunch.render.batch import Batch, Origin
 from dslaunch.render.node_text import STEPS
-from dslaunch.render.sbatch import Batch, sbatch
+from dslaunch.render.sbatch import sbatch
 from dslaunch.slurm.lint import lint_script
 
-EVERYTHING = Slurm(
+EVERYTHING = Slurm(  # noqa: S604 - `shell` is the interpreter of the script
     options=(
         *(("partition", "a,b"), ("qos", "high"), ("constraint", "a100&ib"), ("mem", "0")),
         *(("mail_type", "END"), ("mail_user", "me@site"), ("dependency", "afterany:12")),
         *(("array", "0-9%1"), ("cpus_per_task", "16"), ("exclude", "bad[1-2]")),
+        *(("comment", "llama, 3rd try"), ("wckey", "llm"), ("licenses", "x:2"), ("tmp", "100G")),
+        *(("error", "logs/%x-%A_%a.err"), ("segment", "2")),
     ),
     gpus="gpus_per_node",
     output="logs/%x-%A_%a.out",
     requeue=3,
     signal="USR1@600",
     setup=("module load cuda",),
+    teardown=("rsync -a /tmp/out /nfs/",),
+    shell="/bin/bash -l",
+    srun=("--cpu-bind=none", "SLURM_DEBUG=1"),
     master_suffix="i",
     container=Container("pyxis", "/images/train.sqsh", ("/data", "/home:/home:ro")),
     directives=("--hint=nomultithread",),
 )
+
+CONTAINERS = {
+    "apptainer": Container(
+        "apptainer", "/images/train.sif", ("/data",), ("--cleanenv",), env=("NCCL_DEBUG",)
+    ),
+    "enroot": Container("enroot", "/images/train.sqsh", ("/my data:/data:ro",), gpu="nvidia"),
+    "podman-hpc": Container(
+        "podman-hpc", "site/train:1", ("/data",), workdir="/data/run", gpu="rocm"
+    ),
+}
 
 each_cluster = pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 each_launcher = pytest.mark.parametrize("launcher", STEPS)
@@ -43,7 +59,8 @@ def script(path: Path, launcher: str, slurm: Slurm | None = None) -> str:
     job = replace(it.job, launcher=launcher)
     cluster = load_cluster(path)
     batch = Batch(replace(it, job=job), slurm or cluster.slurm, cluster.network.master_port)
-    return sbatch(batch)
+    origin = Origin(f"clusters/{path.name}", f"dslaunch slurm --render clusters/{path.name}")
+    return sbatch(replace(batch, origin=origin))
 
 
 def checked(text: str, shell: str = "bash") -> str:
@@ -75,12 +92,35 @@ def test_every_cluster_is_a_job_for_slurm(
 def test_no_golden_script_is_left_over() -> None:
     here = {str(f.relative_to(f.parents[1])) for f in Path(__file__).parent.glob("*/sbatch-*.sh")}
     wanted = {f"{path.stem}/sbatch-{name}.sh" for path in CLUSTERS for name in STEPS}
+    wanted |= {f"slurm-site/sbatch-in-{name}.sh" for name in CONTAINERS}
     assert here == wanted | {"slurm-site/sbatch-everything.sh"}
 
 
 def test_every_setting_has_its_place(golden: Callable[[str, str], None]) -> None:
     path = next(path for path in CLUSTERS if path.stem == "slurm-site")
     golden("slurm-site/sbatch-everything.sh", script(path, "torchrun", EVERYTHING))
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_step_enters_its_container(name: str, golden: Callable[[str, str], None]) -> None:
+    golden(f"slurm-site/sbatch-in-{name}.sh", in_container(CONTAINERS[name]))
+
+
+def in_container(container: Container) -> str:
+    path = next(path for path in CLUSTERS if path.stem == "slurm-site")
+    slurm = replace(load_cluster(path).slurm, container=container)
+    return script(path, "deepspeed", slurm)
+
+
+@needs_shellcheck
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_shellcheck_has_no_complaint_of_a_container(name: str) -> None:
+    assert checked(in_container(CONTAINERS[name])) == ""
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_our_own_lint_has_no_remark_on_a_container(name: str) -> None:
+    assert lint_script(in_container(CONTAINERS[name])).remarks == ()
 
 
 @needs_shellcheck

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class Emulated:
         secrets: tuple[SecretSource, ...] = (),
         sync: bool = True,
         network: Network = Network(),  # noqa: B008 - frozen
+        notice: signal.Signals | None = None,
         **job: object,
     ) -> Seen:
         (self.path / "job.py").write_text(script)
@@ -74,7 +76,9 @@ class Emulated:
         task = Job("job.py", args, launcher="direct", secrets=secrets)
         task = replace(task, **job)  # type: ignore[arg-type]
         seen = Seen()
-        request = Request(cluster, allocation, task, self.path, self.environ, sync, patience)
+        request = Request(
+            cluster, allocation, task, self.path, self.environ, sync, patience, notice=notice
+        )
         seen.outcome, seen.directory = run_job(request, lambda: seen)
         assert left_over(seen.directory.name) == {}
         return seen

@@ -3,12 +3,15 @@ the fixture to have left no process behind."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dslaunch.node import cgroup, processes
 from dslaunch.run.patience import Patience
 
 if TYPE_CHECKING:
@@ -96,8 +99,6 @@ def test_a_process_that_detaches_itself_does_not_outlive_the_run(
 
 
 def sleeping_children() -> list[int]:
-    from dslaunch.node import processes
-
     return [
         pid for pid in processes.pids()
         if processes.environment(pid) == {} and _argv(pid) == [b"sleep", b"60", b""]
@@ -126,3 +127,77 @@ def test_the_output_of_victims_is_in_their_logs(emulated: Emulated) -> None:
     )
     seen = emulated.run(script)
     assert (seen.directory / "logs" / "n1.2.log").read_text() == "cleaning up\n"
+
+
+HIDES_AND_FIGHTS = """\
+import os, signal, sys, time
+AGENT = os.getppid()
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            {harm}
+            os.execve("/bin/sleep", ["sleep", "{nap}"], {{}})
+        os._exit(0)
+time.sleep(2)
+"""
+NAP = str(100_000 + os.getpid())
+"""Seconds by which the processes of these tests are told from those of others."""
+HARMS = {
+    "hides": "pass",
+    "stops its agent": "os.kill(AGENT, signal.SIGSTOP)",
+    "changes its user": "os.geteuid() or os.setuid(65534)",
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_rank_that_hides_or_fights_leaves_nothing(emulated: Emulated, harm: str) -> None:
+    seen = emulated.run(HIDES_AND_FIGHTS.format(harm=HARMS[harm], nap=NAP))
+    assert seen.outcome.exit_code == 0
+    assert {e.text for e in seen.events if e.kind == "contained"} <= {"cgroup", "descendants"}
+    assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
+
+
+def test_a_rank_that_kills_our_programs_is_ended_with_its_control_group(emulated: Emulated) -> None:
+    if (group := cgroup.make("test")) is None:
+        pytest.skip("no cgroup v2 that this user may divide")
+    cgroup.remove(group)
+    kills = (
+        "parent = int(open(f'/proc/{AGENT}/stat').read().rpartition(')')[2].split()[1]); "
+        "os.kill(parent, 9); os.kill(AGENT, 9)"
+    )
+    text = HIDES_AND_FIGHTS.format(harm=kills, nap=NAP)
+    seen = emulated.run(text.replace("time.sleep(2)", "time.sleep(1000)"))
+    assert seen.outcome.exit_code == 5
+    assert {e.text for e in seen.events if e.kind == "contained"} == {"cgroup"}
+    assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
+
+
+NOTICED = f"""{RANK}
+import pathlib, signal, sys
+here = pathlib.Path(sys.argv[2])
+got = []
+if rank != 2:
+    signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+here.mkdir(exist_ok=True)
+(here / str(rank)).touch()
+if rank == 0:
+    while len(list(here.iterdir())) < 3:
+        time.sleep(0.05)
+    os.kill(int(sys.argv[1]), signal.SIGUSR1)
+while not got and rank != 2:
+    time.sleep(0.05)
+time.sleep(rank)
+print("saved", flush=True)
+sys.exit(3 if rank == 0 else 0)
+"""
+
+
+def test_after_a_notice_every_rank_saves_before_the_run_ends(emulated: Emulated) -> None:
+    """The first that ends with a failure does not end the others; one without a handler goes on."""
+    words = (str(os.getpid()), str(emulated.path / "up"))
+    seen = emulated.run(NOTICED, *words, notice=signal.SIGUSR1)
+    assert [seen.text(rank) for rank in range(3)] == [["saved"]] * 3
+    assert seen.outcome.exit_code == 3
+    assert [event.kind for event in seen.events].count("noticed") == 1

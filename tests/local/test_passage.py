@@ -65,6 +65,53 @@ def test_a_secret_is_in_the_process_and_nowhere_else(emulated: Emulated, tmp_pat
         assert path.is_dir() or b"s3cr3t-value" not in path.read_bytes()
 
 
+def test_the_file_of_a_secret_is_not_shipped_with_the_scripts_directory(
+    emulated: Emulated,
+) -> None:
+    (emulated.path / "token").write_text("s3cr3t-value\n")
+    (emulated.path / "link").symlink_to("token")
+    (emulated.path / "hard").hardlink_to(emulated.path / "token")
+    (emulated.path / "lib.py").touch()
+    script = "import os; print(sorted(n for n in os.listdir() if n[0] != '_'))"
+    secrets = (SecretSource("TOKEN", str(emulated.path / "token")),)
+    assert emulated.run(script, slots=(1,), secrets=secrets).text(0) == ["['job.py', 'lib.py']"]
+
+
+BAD = {
+    "NUL": (b"s3cr3t\0value", "has a NUL byte"),
+    "not UTF-8": (b"s3cr3t\xff\xfe", "is not UTF-8 text"),
+    "too long": (b"s3cr3t" * 30_000, "is longer than the 128 KiB"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_secret_that_no_variable_can_hold_is_refused_by_name_without_its_value(
+    kind: str, emulated: Emulated, tmp_path: Path
+) -> None:
+    data, why = BAD[kind]
+    (tmp_path / "token").write_bytes(data)
+    emulated.environ["OTHER"] = os.fsdecode(data)
+    secrets = (SecretSource("TOKEN", str(tmp_path / "token")), SecretSource("OTHER"))
+    with pytest.raises(UsageError, match=why) as caught:
+        emulated.run("print('started')", secrets=secrets)
+    said = str(caught.value)
+    assert (said.count("secret TOKEN: "), said.count("secret OTHER: ")) == (1, 1)
+    assert "s3cr3t" not in said
+    assert list(emulated.path.glob("work*")) == []
+
+
+def test_a_directory_as_file_of_a_secret_is_reported(emulated: Emulated, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"secret TOKEN: {tmp_path}: Is a directory"):
+        emulated.run("", secrets=(SecretSource("TOKEN", str(tmp_path)),))
+
+
+def test_an_empty_secret_is_an_empty_variable(emulated: Emulated, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    script = "import os; print([os.environ['TOKEN']])"
+    secrets = (SecretSource("TOKEN", str(tmp_path / "token")),)
+    assert emulated.run(script, slots=(1,), secrets=secrets).text(0) == ["['']"]
+
+
 def test_a_secret_that_is_not_to_be_had_is_said_before_anything_starts(emulated: Emulated) -> None:
     with pytest.raises(UsageError, match="secret NOPE is not set in your environment"):
         emulated.run("", secrets=(SecretSource("NOPE"),))
@@ -92,18 +139,18 @@ def test_without_sync_a_difference_is_refused(emulated: Emulated) -> None:
 
 
 def test_a_deepspeed_config_is_told_that_nothing_is_shared(emulated: Emulated) -> None:
-    original = '{"train_batch_size": 8}'
+    original = '{"train_batch_size": 6}'
     (emulated.path / "ds.json").write_text(original)
     script = "import json, sys; print(json.load(open(sys.argv[2])))"
     seen = emulated.run(script, "--deepspeed", "ds.json")
     assert seen.text(0) == [
-        "{'train_batch_size': 8, 'checkpoint': {'use_node_local_storage': True}}"
+        "{'train_batch_size': 6, 'checkpoint': {'use_node_local_storage': True}}"
     ]
     assert (emulated.path / "ds.json").read_text() == original
 
 
 def test_a_deepspeed_config_stays_as_it_is_where_storage_is_shared(emulated: Emulated) -> None:
-    (emulated.path / "ds.json").write_text('{"train_batch_size": 8}')
+    (emulated.path / "ds.json").write_text('{"train_batch_size": 6}')
     script = "import sys; print(sys.argv[2])"
     seen = emulated.run(script, "--deepspeed", "ds.json", workdir=None)
     assert seen.text(0) == ["ds.json"]
@@ -133,3 +180,20 @@ def test_a_taken_port_is_refused_with_the_port(emulated: Emulated) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PreflightError, match=f"port {port} cannot be used"):
             emulated.run("", network=Network(master_port=port))
+
+
+@pytest.mark.torch
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("launcher", ["direct", "torchrun", "elastic", "deepspeed", "accelerate"])
+def test_a_program_of_the_working_directory_runs_as_every_rank(
+    emulated: Emulated, launcher: str
+) -> None:
+    program = emulated.path / "job.sh"
+    program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1"\n')
+    program.chmod(0o755)
+    seen = emulated.run(
+        "", "a b", program="./job.sh", kind="command", slots=(2,), launcher=launcher
+    )
+    assert seen.outcome is not None
+    assert seen.outcome.exit_code == 0
+    assert [seen.text(rank)[-1] for rank in (0, 1)] == [f"rank {r} of 2: a b" for r in (0, 1)]

@@ -91,13 +91,16 @@ class Ranks:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, program: str, python: str = sys.executable, **more: str) -> None:
-        """Start the next rank and wait until it has printed."""
-        (self.directory / "job.py").write_text(program)
+        """Start the next rank; all of them run the program of the first."""
+        script = self.directory / "job.py"
+        # once: a rank that is still starting would read a file that is being written again
+        if not self.processes:
+            script.write_text(program)
         environment = {**os.environ, **more, "RANK": str(len(self.processes))}
         environment |= stacks.arm(str(self.directory), environment)
         self.processes.append(
             subprocess.Popen(
-                [python, "job.py"],
+                [python, script.name],
                 env=environment,
                 cwd=self.directory,
                 stdout=subprocess.PIPE,

@@ -36,8 +36,24 @@ open(done, "w").close()
 sys.exit(1)
 """
 SLEEPS = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep(1000)\n"
+JOB_SUBMIT = """\
+function slurm_job_submit(job, partitions, uid)
+  if job.comment == "refuse me" then
+    slurm.log_user("Apply for an account: https://hpc.example.org/accounts")
+    return slurm.ERROR
+  end
+  slurm.log_user("Your group has used 812 of 1000 node hours.")
+  return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+"""A site's job_submit.lua: it has something to say of every job, and refuses some."""
+MIN_JOB_AGE = 5
 SLURM_GPUS = ("node[12]=gpu:a100:4", "node[34]=gpu:h100:4")
-CLUSTERS = {"session_cluster4", "cluster4", "virtual_cluster", "slurm_cluster"}
+CLUSTERS = {"slurm_pair", "session_cluster4", "cluster4", "virtual_cluster", "slurm_cluster"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -101,26 +117,53 @@ def can_have_slurm(can_have_clusters: None) -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
-def session_slurm_cluster(
+@pytest.fixture(scope="module")
+def module_slurm_cluster(
     can_have_slurm: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VirtualCluster]:
+    # of each file its own: SLURM 22.05 may not get back all GPUs of steps after what tests do to it
     directory = tmp_path_factory.mktemp("slurm")
     with VirtualCluster(nodes=4, directory=directory, slurm=True, gres=SLURM_GPUS) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def slurm_cluster(session_slurm_cluster: VirtualCluster) -> Iterator[VirtualCluster]:
+def slurm_cluster(module_slurm_cluster: VirtualCluster) -> Iterator[VirtualCluster]:
     """Four nodes under a real SLURM, each with four GPUs by name: a100 on node1 and node2, h100
     on node3 and node4. Afterwards without jobs, healed, and free of processes.
 
     Submit on `control`; `scheduler.submit` does, from /shared. Partitions: main; short, of ten
     minutes at most; urgent, whose jobs requeue those of the others.
     """
-    yield session_slurm_cluster
-    settle(session_slurm_cluster)
-    assert session_slurm_cluster.leftovers() == {}
+    yield module_slurm_cluster
+    settle(module_slurm_cluster)
+    assert module_slurm_cluster.leftovers() == {}
+
+
+@pytest.fixture(scope="session")
+def session_slurm_pair(
+    can_have_slurm: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VirtualCluster]:
+    if reason := missing(slurm=True, accounting=True):
+        pytest.skip(reason)
+    directory = tmp_path_factory.mktemp("pair")
+    job_submit = directory.with_name(f"{directory.name}-job_submit.lua")
+    job_submit.write_text(JOB_SUBMIT)
+    options = {"other_cluster": "node3", "job_submit": job_submit, "min_job_age": MIN_JOB_AGE}
+    options |= {"slurmd_timeout": 60}  # munge may be stopped without the loss of nodes
+    with VirtualCluster(3, directory, slurm=True, accounting=True, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm_pair(session_slurm_pair: VirtualCluster) -> Iterator[VirtualCluster]:
+    """Two SLURM clusters under one slurmdbd: `vcluster`, node1 and node2, which the commands ask
+    unless told, and `other`, node3. No GRES. `vcluster` has a job_submit.lua, and its controller
+    forgets a job some 10 s after its end. Afterwards without jobs, and free of processes.
+    """
+    yield session_slurm_pair
+    settle(session_slurm_pair)
+    assert session_slurm_pair.leftovers() == {}
 
 
 @pytest.fixture

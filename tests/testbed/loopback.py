@@ -67,8 +67,7 @@ class Loopback:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
     def _serve(self, index: int) -> int:
-        with socket.create_server((address(index), 0)) as probe:
-            port: int = probe.getsockname()[1]
+        port = free_port(address(index))
         config = self.directory / f"sshd{index}"
         config.write_text(
             f"ListenAddress {address(index)}:{port}\nHostKey {self.directory}/host\n"
@@ -97,6 +96,13 @@ class Loopback:
 def address(index: int) -> str:
     """A node's own loopback address."""
     return f"127.0.1.{index + 1}"
+
+
+def free_port(host: str) -> int:
+    """A port of this address that nobody listens at."""
+    with socket.create_server((host, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def wait_for_port(host: str, port: int) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
-from tests.testbed.vcluster.slurm import await_idle
+from tests.testbed.vcluster.services import SERVICES, services_of
+from tests.testbed.vcluster.slurm import asking, await_idle, members
 
 PROGRAM = [sys.executable, "-m", "dslaunch"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -55,13 +56,16 @@ class Job:
         return file.read_text() if file.exists() else ""
 
 
-def until(true: Callable[[], bool], within: float, told: Callable[[], str] = str) -> None:
-    """Return once it is true; TimeoutError with what is `told` when it is not `within` seconds."""
+def until(
+    true: Callable[[], bool], within: float, told: Callable[[], str] = str, *, pause: float = 0.05
+) -> None:
+    """Return once it is true; TimeoutError with what is `told` when it is not `within` seconds.
+    `pause`: seconds between two looks."""
     deadline = time.monotonic() + within
     while not true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {within:.0f} s: {told()}")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 @dataclass
@@ -164,16 +168,55 @@ def submit(cluster: VirtualCluster, script: str, *options: str, user: str | None
 def settle(cluster: VirtualCluster) -> None:
     """Cancel every job, heal every node, and return once SLURM takes all of them for free."""
     cluster.heal()
-    cluster.service(CONTROL, "slurmctld", "resume")
-    died = cluster.run(CONTROL, ["scontrol", "ping"]).returncode != 0
-    if died:
-        cluster.service(CONTROL, "slurmctld", "start")
-    for user in {"root", cluster.user}:
-        cluster.run(CONTROL, ["scancel", f"--user={user}"], check=True)
+    started = revive(cluster)
+    for controller in controllers(cluster):
+        for user in {"root", cluster.user}:
+            cluster.run(CONTROL, [*controller, "scancel", f"--user={user}"], check=True)
     await_idle(cluster.cluster)
     end_orphans(cluster)
-    if died:
+    if any(name.startswith("slurmctld") for name in started):
         forget_launches(cluster)
+
+
+def revive(cluster: VirtualCluster) -> list[str]:
+    """Let every daemon of the control machine run that should: continued, else started. Return
+    the names of those that were started."""
+    dead = stopped_services(cluster)
+    for name in dead:
+        cluster.service(CONTROL, name, "start")
+    for controller in controllers(cluster):
+        await_answer(cluster, controller)
+    return dead
+
+
+def await_answer(cluster: VirtualCluster, controller: tuple[str, ...]) -> None:
+    """Wait until a controller answers. TimeoutError."""
+    ping = [*controller, "scontrol", "ping"]
+    until(lambda: cluster.run(CONTROL, ping).returncode == 0, 30)
+
+
+def controllers(cluster: VirtualCluster) -> list[tuple[str, ...]]:
+    """The command prefixes that ask each SLURM cluster."""
+    slurm = cluster.cluster.settings.slurm
+    assert slurm is not None
+    return [asking(member) for member in members(cluster.cluster, slurm)]
+
+
+def control_services(cluster: VirtualCluster) -> list[str]:
+    """SLURM's daemons of the control machine, in the order in which they start."""
+    state = cluster.cluster
+    return [name for name in services_of(state, state.node(CONTROL)) if name != "sshd"]
+
+
+CONTINUE = 'for f; do kill -CONT "$(cat "$f")" 2>/dev/null || echo "$f"; done'
+"""Continues the daemons of these PID files; prints the files of those that do not run."""
+
+
+def stopped_services(cluster: VirtualCluster) -> list[str]:
+    """Continue the control machine's daemons that are paused; the names of those not running."""
+    names = {SERVICES[name].pid_file: name for name in control_services(cluster)}
+    done = cluster.run(CONTROL, ["sh", "-c", CONTINUE, "sh", *names], user="root", check=True)
+    return [names[file] for file in done.stdout.split()]
 
 
 def forget_launches(cluster: VirtualCluster) -> None:

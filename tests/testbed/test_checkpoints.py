@@ -20,6 +20,8 @@ TRAIN = ("train.py", "--deepspeed_config", "ds.json", "--steps", "40", "--save_e
 PATIENCE = 240
 """Seconds for one command, most of them for importing torch."""
 REPLACED = ("-i", "node1@node3@node4")
+STAGES = (pytest.param(1, marks=pytest.mark.long), 2, 3)
+"""ZeRO stages 1 and 2 save files of the same form."""
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def weights(project: Project, directory: str, *tag: str) -> dict[str, object]:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_training_that_lost_a_node_and_its_disk_ends_as_if_nothing_had_happened(
     training: Project, stage: int
 ) -> None:
@@ -147,7 +149,7 @@ def trained(project: Project, directory: str) -> dict[str, object]:
     return dict(load(subprocess.run(command, capture_output=True, check=True).stdout))
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_the_trainer_resumes_on_a_spare_what_was_gathered_before(
     training: Project, stage: int
 ) -> None:
@@ -247,6 +249,7 @@ def test_deepspeed_alone_goes_on_with_a_mixture_of_two_trainings_and_says_it_is_
     assert (said.count("ended well"), codes) == (2, [0, 0])
 
 
+@pytest.mark.long
 def test_deepspeed_alone_waits_to_the_time_limit_where_stage_3_finds_no_latest(
     alone: Project,
 ) -> None:

@@ -225,6 +225,8 @@ def test_what_a_lost_node_still_runs_is_cleaned_when_it_is_back(project: Project
     project.write("job.py", f"{SLEEPER}time.sleep(300)")
     with project.start("--reconnect", "2", "--grace", "1", "c.yaml", "job.py") as running:
         wait_for(running, "up", times=8)
+        # cut off, so that the launcher finds nobody there, and cannot end what is left
+        project.cluster.fault("node2", "cut", "drop")
         # agent, guardian and bridge, so that none can act on the end of another
         kill = "all=$(pgrep -f '[s]ys.stdin.buffer'); kill -STOP $all; kill -KILL $all"
         project.cluster.run("node2", ["sh", "-c", kill], user="root")
@@ -232,6 +234,7 @@ def test_what_a_lost_node_still_runs_is_cleaned_when_it_is_back(project: Project
         assert running.popen.returncode == 5
     assert "not confirmed that nothing is left on: node2" in err
     assert len(project.cluster.processes("node2")) >= 2
+    project.cluster.heal()
     done = dslaunch(project, "clean", "c.yaml")
     assert "node2: 2 processes ended" in done.stdout, done.stderr
     assert project.cluster.leftovers(within=3) == {}

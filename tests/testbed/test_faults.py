@@ -188,7 +188,17 @@ def test_the_page_has_a_row_for_every_case() -> None:
     assert rows == [(case.fault, case.phase, str(case.code)) for case in CASES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def parameter(case: Case) -> object:
+    """A case. Each fault at one moment, and one at every moment, are for every run of the tests;
+    the others are long."""
+    first = next(other for other in CASES if other.fault == case.fault)
+    usual = next((c for c in CASES if (c.fault, c.phase) == (case.fault, MIDDLE)), first)
+    at_every_moment = case.fault == "node powered off"
+    marks = () if case is usual or at_every_moment else (pytest.mark.long,)
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", [parameter(case) for case in CASES])
 def test_a_fault_is_noticed_told_and_leaves_nothing(project: Project, case: Case) -> None:
     project.write("job.py", JOB)
     project.describe(ssh="{connect_timeout: 4}")

@@ -74,3 +74,26 @@ def test_one_failing_rank_ends_all(run: Callable[..., Done]) -> None:
     )
     assert done.returncode == 7
     assert "rank 1 on node2 failed first: exit code 7" in done.stderr
+
+
+@pytest.mark.parametrize(("line", "name"), [("", None), ('Match exec "true"\n', "openssh")])
+def test_the_chosen_transport_is_among_the_decisions(
+    servers: Loopback, tmp_path: Path, line: str, name: str | None
+) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text(servers.config.read_text() + line)
+    (tmp_path / "c.yaml").write_text(
+        f"nodes: [{{host: node1, slots: 1}}]\npython: {sys.executable}\nlauncher: direct\n"
+        f"ssh: {{config_file: '{config}'}}\nstorage: {{workdir: '{tmp_path}'}}\n"
+    )
+    (tmp_path / "job.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "dslaunch", "run", "--json", "c.yaml", "job.py"], cwd=tmp_path,
+        env={**os.environ, "DSLAUNCH_STATE": str(tmp_path / "state")}, text=True,
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(text) for text in done.stdout.splitlines()]
+    (plan,) = [event for event in events if event["kind"] == "plan"]
+    chosen = [d["value"] for d in plan["decisions"] if d["what"] == "transport"]
+    assert chosen == ([name] if name else [])

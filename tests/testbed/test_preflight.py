@@ -32,6 +32,8 @@ add rule inet planted {hook} {rule}
 """
 OLD = "torch-2.4.0.dist-info"
 NEW = "torch-2.5.1.dist-info"
+TORCH = f"mkdir -p {SITE}/torch/distributed; cd {SITE}/torch; touch __init__.py distributed/run.py"
+"""What has to be there of torch for its launcher to start; it is not run."""
 
 
 @dataclass
@@ -72,7 +74,7 @@ def site(session_cluster4: VirtualCluster) -> Iterator[Site]:
     made.cluster.put("control", "/root/project/code/train.py", "print('hello')\n")
     for node in made.cluster.names:
         made.sh(node, f"{sys.executable} -I -m venv --without-pip --symlinks /root/venv")
-        made.sh(node, f"mkdir -p {SITE}/{NEW} /root/work/code")
+        made.sh(node, f"mkdir -p {SITE}/{NEW} /root/work/code; {TORCH}")
         made.cluster.put(node, "/root/work/code/train.py", "print('hello')\n")
     yield made
     for node in made.cluster.names:
@@ -178,8 +180,9 @@ FAULTS = [
     by_shell(
         "missing package",
         "node4",
-        f"mv {SITE}/{NEW} {SITE}/away",
-        f"mv {SITE}/away {SITE}/{NEW}",
+        f"mkdir {SITE}/away; mv {SITE}/{NEW} {SITE}/torch {SITE}/away",
+        f"mv {SITE}/away/* {SITE}; rmdir {SITE}/away",
+        ("sw.packages", "fail", "torch is missing at /root/venv/bin/python"),
         ("sw.versions", "fail", "torch is missing"),
     ),
     by_shell(

@@ -122,5 +122,18 @@ def test_an_old_driver_is_asked_group_by_group(healthy: Cluster) -> None:
 def test_the_gate_finds_what_would_stop_a_run(healthy: Cluster) -> None:
     healthy.give("node2", Machine(gpus=h100s(7)))
     found = healthy.preflight("--tier", "gate")
-    mine = [(f["check"], f["hosts"]) for f in found if str(f["check"]).startswith("gpu")]
-    assert mine == [("gpu.count", ["node2"])]
+    mine = [(f["check"], f["hosts"]) for f in found if str(f["check"]).startswith(("gpu", "sw"))]
+    assert mine[0] == ("gpu.count", ["node2"])
+    # the torch of these tests is one for CPUs, where there is one
+    assert {check for check, _ in mine[1:]} <= {"sw.torch-build", "sw.packages"}
+
+
+@pytest.mark.torch
+def test_a_torch_for_cpus_on_nodes_with_gpus_is_not_fit(healthy: Cluster) -> None:
+    import torch
+
+    if torch.version.cuda is not None:
+        pytest.skip("the torch of this machine is built for CUDA")
+    (found,) = [f for f in healthy.preflight("--tier", "gate") if f["check"] == "sw.torch-build"]
+    assert (found["level"], found["hosts"]) == ("fail", ["node1", "node2", "node3", "node4"])
+    assert found["found"].endswith("is built for CPUs alone")

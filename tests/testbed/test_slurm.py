@@ -6,11 +6,13 @@ import json
 import re
 import sys
 from pathlib import Path
+from secrets import token_hex
 from signal import SIGINT, SIGKILL
 
 import pytest
 
-from tests.testbed.scheduler import Site, parameters, submit, until
+from dslaunch.cluster.load import parse_cluster
+from tests.testbed.scheduler import Job, Site, parameters, submit, until
 from tests.testbed.vcluster import CONTROL, VirtualCluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -40,6 +42,17 @@ def test_every_launcher_trains_as_one_process_does(site: Site, alone: float, lau
     )
 
 
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_a_program_of_the_working_directory_runs_as_every_rank(site: Site, launcher: str) -> None:
+    site.write("job.sh", '#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1"\n')
+    (site.here / "job.sh").chmod(0o755)
+    words = ["slurm", "c.yaml", "-l", launcher, "--no-python", "./job.sh", "a b"]
+    done = site.run(*words, timeout=240)
+    assert done.returncode == 0, done.stderr + done.stdout
+    for rank in range(4):
+        assert f"rank {rank} of 4: a b" in done.stdout
+
+
 @pytest.mark.torch
 def test_types_of_gpus_train_together(site: Site, alone: float) -> None:
     site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
@@ -62,6 +75,22 @@ def test_arguments_environment_and_secrets_arrive_unchanged(site: Site) -> None:
         assert args == NASTY
         assert env[5:] == ["mlx5_0,mlx5_1 $x", "s3,cret"]
     assert "s3,cret" not in "".join(f.read_text() for f in site.here.rglob("job.sbatch"))
+
+
+def test_slurm_stores_secrets_in_the_job_environment_and_nowhere_else(site: Site) -> None:
+    """What docs/explanation/security.md tells sites. SLURM forgets the job after MinJobAge."""
+    text = (site.here / "c.yaml").read_text()
+    (site.here / "c.yaml").write_text(f"{text}secrets: [TOKEN]\n")
+    site.write("quiet.py", "import os\nassert os.environ['TOKEN']\n")
+    secret = f"sEcReT-{token_hex(8)}"
+    done = site.run("slurm", "c.yaml", "quiet.py", TOKEN=secret)
+    assert done.returncode == 0, done.stderr
+    search = ["grep", "-rl", secret, "/var", "/tmp", site.path]
+    on_nodes = [site.cluster.run(node, search).stdout for node in site.cluster.names]
+    assert on_nodes == [""] * len(on_nodes)
+    (path,) = site.cluster.run(CONTROL, search).stdout.split()
+    assert re.fullmatch(r"/var/spool/slurmctld/hash\.\d+/job\.\d+/environment", path)
+    assert site.cluster.run(CONTROL, ["stat", "-c", "%a", path]).stdout == "600\n"
 
 
 def test_kinds_of_gpus_are_components_and_ranks_go_on_through_them(site: Site) -> None:
@@ -115,7 +144,7 @@ from dslaunch.slurm.client import here
 from dslaunch.slurm.inquiry import allocated, partition
 cluster = allocated(here(), None)
 print([(node.host, node.slots) for node in cluster.nodes])
-print(partition(here(), "main").nodes)
+print([(node.host, node.gpus) for node in partition(here(), "main").nodes])
 """
 
 
@@ -126,31 +155,130 @@ def test_an_allocation_and_a_partition_are_known_with_their_gpus(site: Site) -> 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "[('node3', (0, 1, 2)), ('node4', (0, 1, 2))]",
-        "(('node1', 4), ('node2', 4), ('node3', 4), ('node4', 4))",
+        "[('node1', (('a100', 4),)), ('node2', (('a100', 4),)), "
+        "('node3', (('h100', 4),)), ('node4', (('h100', 4),))]",
     ]
+
+
+@pytest.mark.usefixtures("can_have_slurm")
+def test_the_file_of_a_partition_without_gres_is_accepted_by_its_site(tmp_path: Path) -> None:
+    """There `--gres=gpu:1` is refused: "Requested node configuration is not available"."""
+    with VirtualCluster(nodes=1, directory=tmp_path, slurm=True) as bare:
+        site = Site(bare, "bare")
+        site.here.mkdir()
+        site.write("train.py", "print('trained')")
+        made = site.run("init", "--slurm", "main", "--slots", "2")
+        assert made.returncode == 0, made.stderr
+        checked = site.run("slurm", "--check", "cluster.yaml", "train.py")
+        assert checked.returncode == 0, checked.stderr
+        refused = site.here / "cluster.yaml"
+        refused.write_text(refused.read_text().replace("gpus: none", "gpus: gres"))
+        assert site.run("slurm", "--check", "cluster.yaml", "train.py").returncode != 0
+
+
+def test_the_file_of_a_partition_with_types_of_gpus_is_accepted_by_its_site(site: Site) -> None:
+    """One node is drained, and its reason looks like other fields."""
+    reason = "reason=State=IDLE Gres=gpu:9 | b"
+    drain = ["scontrol", "update", "nodename=node4", "state=drain", reason]
+    site.cluster.run(CONTROL, drain, check=True)
+    try:
+        made = site.run("init", "--slurm", "short", "--output", "made.yaml")
+        assert made.returncode == 0, made.stderr
+        text = site.read("made.yaml")
+        assert "left out, since they get no jobs now: node4" in text
+        assert 'time: "0:10:00"' in text
+        cluster = parse_cluster(text, "made.yaml")
+        assert [(n.host, len(n.slots), dict(n.labels)) for n in cluster.nodes] == [
+            ("node1", 4, {"gpu": "a100"}),
+            ("node2", 4, {"gpu": "a100"}),
+            ("node3", 4, {"gpu": "h100"}),
+        ]
+        site.write("train.py", "print('trained')")
+        checked = site.run("slurm", "--check", "made.yaml", "train.py")
+        assert checked.returncode == 0, checked.stderr
+        script = site.run("slurm", "--render", "made.yaml", "train.py").stdout
+        assert ("--gres=gpu:a100:4" in script, "--gres=gpu:h100:4" in script) == (True, True)
+    finally:
+        resume = ["scontrol", "update", "nodename=node4", "state=resume"]
+        site.cluster.run(CONTROL, resume, check=True)
+
+
+def test_a_partition_that_is_not_there_is_named(site: Site) -> None:
+    done = site.run("init", "--slurm", "nope", "--output", "-")
+    assert done.returncode == 2
+    assert "partition nope: there is no such partition" in done.stderr
 
 
 # ---------------------------------------------------------------- before the start
 
 
 @pytest.mark.parametrize(
-    ("setting", "words", "line"),
+    ("setting", "slurms", "ours", "line"),
     [
-        ({"partition": "nope"}, "there is no such partition", "slurm.partition: nope"),
-        ({"partition": "short", "time": "60"}, "the time limit is more", "slurm.time: 60"),
-        ({"mem": "9000G"}, "no nodes|no node has so much memory", "slurm.mem: 9000G"),
+        (
+            {"partition": "nope"},
+            "invalid partition specified: nope",
+            "there is no such partition",
+            "slurm.partition: nope",
+        ),
+        (
+            {"partition": "short", "time": "60"},
+            "Requested time limit is invalid",
+            "the time limit is more",
+            "slurm.time: 60",
+        ),
+        (
+            {"mem": "9000G"},
+            "Memory specification can not be satisfied|Requested node configuration",
+            "no node has so much memory|no nodes of the partition",
+            "slurm.mem: 9000G",
+        ),
     ],
 )
-def test_a_refusal_names_the_line_of_the_cluster_file(
-    site: Site, setting: dict[str, str], words: str, line: str
+def test_a_refusal_has_slurms_words_then_ours_and_the_line_of_the_cluster_file(
+    site: Site, setting: dict[str, str], slurms: str, ours: str, line: str
 ) -> None:
     site.describe(**setting)
     for how in ("--detach", "--check"):
         done = site.run("slurm", how, "c.yaml", "witness.py")
         assert done.returncode == 1
-        assert re.search(words, done.stderr), done.stderr
-        assert re.search(rf"c\.yaml:\d+:\d+: {line}", done.stderr), done.stderr
+        said = done.stderr
+        assert re.search(f"(?s)({slurms}).*({ours})", said), said
+        assert re.search(rf"c\.yaml:\d+:\d+: {re.escape(line)}", said), said
     assert list(site.here.glob("*.out")) == []
+
+
+def test_directives_win_and_what_depends_on_them_follows(site: Site) -> None:
+    given = [
+        *("-J mine", "-o logs/%x.out", "-e errors/%x.err", "-c 3", "--mem-per-cpu=100"),
+        *("--oversubscribe", "--gpus-per-node=2", "--ntasks-per-node=4", "-N 2", "-t 3"),
+    ]
+    site.describe(mem="500000M", exclusive="true", directives=json.dumps(given))
+    site.write("cpus.py", (
+        "import json, os, sys\n"
+        "print('cpus', os.environ['SLURM_CPUS_PER_TASK'])\n"
+        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], file=sys.stderr)\n"
+    ))  # fmt: skip
+    done = site.run("slurm", "c.yaml", "cpus.py")
+    assert done.returncode == 0, done.stderr
+    assert (site.here / "logs/mine.out").read_text().count("cpus 3") == 2
+    ranks = (site.here / "errors/mine.err").read_text()
+    both = ["rank 0 of 2", "rank 1 of 2"]
+    assert sorted(re.findall(r"rank \d of \d", ranks)) == both
+    assert sorted(re.findall(r"rank \d of \d", done.stdout)) == both, done.stdout
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--oversubscribe", "--gpus-per-node=1", "--mem-per-gpu=1G", "--cpus-per-gpu=2"],
+        ["--exclusive=user", "--gres=gpu:1", "--mem-per-cpu=1G", "--ntasks-per-gpu=1"],
+    ],
+)
+def test_no_directive_makes_a_script_that_sbatch_refuses(site: Site, given: list[str]) -> None:
+    site.describe("{host: node1, slots: 1}", mem="1G", directives=json.dumps(given))
+    done = site.run("slurm", "--check", "c.yaml", "witness.py")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_check_says_when_the_job_would_start_and_submits_nothing(site: Site) -> None:
@@ -190,7 +318,7 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
         running.send_signal(SIGINT)
         running.communicate(timeout=60)
     assert running.popen.returncode == 130, site.said
-    assert "was cancelled" in site.said
+    assert "was canceled" in site.said
 
 
 def test_a_job_goes_on_when_its_follower_is_killed(site: Site) -> None:
@@ -224,14 +352,14 @@ def test_what_slurm_ends_has_its_words_and_its_exit_code(site: Site) -> None:
     assert "reached its time limit" in site.read("late")
     assert "hint: raise `slurm.time`" in site.read("late")
     assert "lost a node of node[3-4]: node4 is down" in site.read("lost")
-    assert "never started: the job that it depends on ended otherwise" in site.read("never")
+    assert "never started: the job that it depends on failed" in site.read("never")
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("requeue=0", "had to make room for another job\n  hint: `slurm.requeue` starts it again"),
-        ("requeue=1", "had to make room for another job, and goes back into the queue"),
+        ("requeue=0", "was preempted by another job\n  hint: `slurm.requeue` starts it again"),
+        ("requeue=1", "was preempted by another job, and goes back into the queue"),
     ],
 )
 def test_a_job_that_has_to_make_room_says_so(site: Site, setting: str, words: str) -> None:
@@ -255,14 +383,24 @@ def test_a_job_that_has_to_make_room_says_so(site: Site, setting: str, words: st
 def test_a_signal_saves_and_the_job_goes_back_into_the_queue_and_resumes(site: Site) -> None:
     site.describe(requeue="2", signal="USR1@60")
     with site.start("slurm", "c.yaml", "resumes.py") as running:
-        until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
-        number = site.number()
+        number = site.submitted()
+        site.says(number, *(f"training {rank}" for rank in range(4)))
         # as SLURM does it before the limit
         site.cluster.run(CONTROL, ["scancel", "--batch", "--signal=USR1", number], check=True)
         output, _ = running.communicate(timeout=90)
     assert running.popen.returncode == 0, site.said + output
     assert sorted(re.findall(r"resumed \d", output)) == [f"resumed {rank}" for rank in range(4)]
-    assert "ended well, at start 2" in site.said
+    assert "succeeded, at start 2" in site.said
+
+
+def test_a_canceled_job_does_not_start_again_for_its_notice(site: Site) -> None:
+    """What cancels a job is the signal that it takes for the notice, too."""
+    site.describe("{host: node1, slots: 1}", requeue="2", signal="TERM@60")
+    number = site.detached("sleeps.py")
+    site.says(number, "up 0")
+    site.cluster.run(CONTROL, ["scancel", number], check=True)
+    until(lambda: Job(site.cluster, number).state == "CANCELLED", 30, lambda: site.output(number))
+    assert "requeued" not in site.output(number)
 
 
 def test_a_job_that_loses_a_node_starts_again_on_others(site: Site) -> None:
@@ -308,8 +446,14 @@ def test_a_job_is_seen_read_and_stopped_like_any_other_run(site: Site) -> None:
     assert "RUNNING" in page
     assert f"job {number}" in page
     lines = site.run("logs", "latest").stdout.splitlines()
-    assert sorted(lines) == [f"node{rank + 1}:{rank}│up {rank}" for rank in range(4)]
-    assert site.run("stop", "latest").returncode == 0
+    assert lines[0] == f"slurm│dslaunch: job {number}, start 1 on node[1-4]"
+    assert "master node1:" in lines[1]
+    said = sorted(line for line in lines[2:] if "│dslaunch: python " not in line)
+    assert said == [f"node{rank + 1}:{rank}│up {rank}" for rank in range(4)]
+    refused = site.run("stacks", "latest")
+    assert refused.returncode == 2
+    assert f"srun --jobid={number} --overlap" in refused.stderr
+    assert site.run("stop", "latest", "--grace", "20").returncode == 0
     until(lambda: "stopped" in site.run("status", "latest").stdout, 30)
 
 
@@ -317,7 +461,7 @@ def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
     with site.start("slurm", "c.yaml", "resumes.py") as running:
         until(lambda: "training 3" in site.output(""), 30, lambda: site.output(""))
         site.cluster.service(CONTROL, "slurmctld", "stop")
-        until(lambda: "the job does not mind, asking again" in site.said, 60, lambda: site.said)
+        until(lambda: "is unknown for now, asking again" in site.said, 60, lambda: site.said)
         site.cluster.service(CONTROL, "slurmctld", "start")
         number = site.number()
         until(
@@ -325,5 +469,5 @@ def test_a_controller_that_is_away_is_waited_for(site: Site) -> None:
             30,
         )
         running.communicate(timeout=90)
-    assert "SLURM's controller answers again" in site.said
+    assert "SLURM answers again" in site.said
     assert running.popen.returncode == 130, site.said

@@ -129,6 +129,25 @@ def test_gpus_are_numbered_as_a_step_sees_them(site: Site) -> None:
     assert done.stdout.strip() == "[('node1', (2, 3)), ('node3', (0,))]", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--nodes=2", "--gpus=4"), [("node1", (0, 1, 2)), ("node2", (0,))]),
+        (("--nodes=1", "--ntasks=2", "--gpus-per-task=1"), [("node1", (0, 1))]),
+        (("--nodes=2", "--ntasks-per-node=2", "--gpus-per-task=1"), [("node1", (0, 1))]),
+        (("--nodes=1", "--gres=gpu:2", "--exclusive"), [("node1", (0, 1, 2, 3))]),
+        (("--nodes=1", "--exclusive"), [("node1", (0, 1, 2, 3))]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value[0], str) else "",
+)
+def test_steps_get_all_gpus_that_the_job_has(
+    site: Site, options: tuple[str, ...], found: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    """Left to themselves they get fewer, or cannot be started."""
+    done = inside(site, sys.executable, "-c", GIVEN, options=options)
+    assert done.stdout.startswith(str(found)[:-1]), done.stderr
+
+
 def test_a_preflight_asks_the_allocations_nodes_and_no_login(site: Site) -> None:
     text = (site.here / "c.yaml").read_text()
     (site.here / "strict.yaml").write_text(

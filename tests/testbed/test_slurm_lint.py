@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dslaunch.slurm.grammar import LATER, SBATCH, SRUN
 from dslaunch.slurm.lint import fixed
 from dslaunch.slurm.rules.counts import SET_BY
 from tests.testbed.scheduler import settle, submit
@@ -19,6 +20,8 @@ REFUSED = (
 )
 LARGE = ("torchrun-c10d", "launcher-in-a-variable")
 """Good scripts for more nodes than there are here."""
+ELSEWHERE = ("options-of-plugins", "gpus-with-the-partition")
+"""Good scripts for sites with plugins and partitions that are not here."""
 FOUR = ("--nodes=4", "--ntasks-per-node=1")
 Start = Callable[..., VirtualCluster]
 
@@ -29,6 +32,53 @@ def eight_gpus(can_have_slurm: None, virtual_cluster: Start) -> Iterator[Virtual
     cluster = virtual_cluster(nodes=4, slurm=True, gres="node*=gpu:a100:8")
     yield cluster
     settle(cluster)
+
+
+UNKNOWN = "unrecognized option"
+
+
+def test_every_option_is_one_that_slurm_knows(slurm_cluster: VirtualCluster) -> None:
+    """22.05 here; later releases' options and those of plugins are from their sources."""
+    for program, grammar in (("sbatch", SBATCH), ("srun", SRUN)):
+        own = sorted(grammar.names() - LATER - grammar.plugins)
+        asked = "; ".join(f"{program} --{name} --usage 2>&1 | head -n 3" for name in own)
+        said = slurm_cluster.run(CONTROL, ["bash", "-c", asked]).stdout
+        assert [line for line in said.splitlines() if UNKNOWN in line] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tasks-per", "ntasks-per-node"),
+        ("time-m", "time-min"),
+        ("nodel", "nodelist"),
+        ("gp", "gp"),
+        ("ntasks-per", "ntasks-per"),
+        ("nodess", "nodess"),
+        ("share", "share"),
+        ("workdir", "workdir"),
+    ],
+)
+def test_an_abbreviation_is_taken_as_slurm_takes_it(
+    slurm_cluster: VirtualCluster, name: str, meant: str
+) -> None:
+    done = slurm_cluster.run(CONTROL, ["sbatch", f"--{name}=1", "--usage"])
+    wrong = UNKNOWN in done.stderr or "ambiguous" in done.stderr
+    assert (SBATCH.full(name), wrong) == (meant, meant not in SBATCH.names())
+
+
+def test_a_list_in_an_option_becomes_the_program(slurm_cluster: VirtualCluster) -> None:
+    script = 'a=(node1 node2)\nsrun --nodes=1 --nodelist="${a[@]}" hostname'
+    job = submit(slurm_cluster, script, "--nodes=2")
+    job.wait("FAILED")
+    assert "node2: No such file or directory" in job.output
+
+
+def test_srun_gives_up_after_its_wait(slurm_cluster: VirtualCluster) -> None:
+    rank = "bash -c '[ $SLURM_PROCID != 0 ] || exit 3; sleep 30'"
+    command = f"srun --nodes=2 --wait=2 {rank}; echo $SECONDS"
+    done = slurm_cluster.run(CONTROL, ["bash", "-c", command])
+    assert int(done.stdout.split()[-1]) < 20
 
 
 def refused(cluster: VirtualCluster, text: str, *options: str) -> str:
@@ -43,7 +93,7 @@ def test_good_scripts_are_taken_and_bad_ones_are_until_they_are_mended(
     eight_gpus: VirtualCluster,
 ) -> None:
     for path in sorted((SCRIPTS / "good").glob("*.sbatch")):
-        if "hetjob" not in path.read_text():
+        if "hetjob" not in path.read_text() and path.stem not in ELSEWHERE:
             fewer = ["--nodes=4"] if path.stem in LARGE else []
             assert refused(eight_gpus, path.read_text(), *fewer) == "", path.name
     for name in REFUSED:
@@ -56,7 +106,7 @@ def test_good_scripts_are_taken_and_bad_ones_are_until_they_are_mended(
 def test_a_rank_in_double_quotes_is_zero_everywhere_until_it_is_mended(
     slurm_cluster: VirtualCluster,
 ) -> None:
-    script = 'srun bash -c "python3 -c pass; echo $SLURM_PROCID"'
+    script = "srun bash -c \"python3 -c 'import sys; print(sys.argv[1])' $SLURM_PROCID\""
     for text, ranks in ((script, ["0"] * 4), (fixed(f"#!/bin/sh\n{script}"), list("0123"))):
         job = submit(slurm_cluster, text, *FOUR)
         job.wait("COMPLETED")

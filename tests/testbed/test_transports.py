@@ -56,6 +56,12 @@ for line in ("exit 7", KILLED, "echo words >&2; exit 3", "printf '%s' 'a  b'"):
     said = drain(channel)
     print([channel.wait(5), said.decode(), channel.stderr()])
 """
+LEFT_UNREAD = """
+for _ in range(20):
+    connection = nodes.connect(cluster.nodes[0])
+    connection.start("exec cat /dev/zero").read()
+    connection.close()
+"""
 CLOSE = """
 for connection in reached.values():
     if not isinstance(connection, NodeFailure):
@@ -91,6 +97,23 @@ def test_exit_codes_signals_and_both_streams_are_told_apart(
         "[3, '', 'words\\n']",
         "[0, 'a  b', '']",
     ]
+
+
+def test_connections_that_end_with_unread_data_are_ended_in_order_not_reset(
+    cluster4: VirtualCluster,
+) -> None:
+    """A reset is sent once: on a network that loses it, sshd would keep its session."""
+    before = closed_with_unread_data(cluster4)
+    on_control(cluster4, "fabric", "nodes: [{host: node1, slots: 1}]", LEFT_UNREAD)
+    assert closed_with_unread_data(cluster4) == before
+    assert cluster4.leftovers() == {}
+
+
+def closed_with_unread_data(cluster: VirtualCluster) -> int:
+    """How many connections the control machine has reset for that (netstat(8), TcpExt)."""
+    text = cluster.run("control", ["cat", "/proc/net/netstat"], check=True).stdout
+    names, values = (line.split() for line in text.splitlines() if line.startswith("TcpExt:"))
+    return int(dict(zip(names, values, strict=True))["TCPAbortOnClose"])
 
 
 @TRANSPORTS
@@ -134,5 +157,5 @@ def test_many_nodes_behind_one_jump_host_are_all_reached(
 def test_a_node_that_refuses_says_so_in_words(cluster4: VirtualCluster, transport: str) -> None:
     nodes = "nodes: [{host: node1, slots: 1, port: 2}]"
     found = json.loads(on_control(cluster4, transport, nodes, ALL))
-    assert found["node1"].startswith("the connection was refused: no SSH server listens there (")
+    assert found["node1"].startswith("connection refused on port ")
     assert "None" not in found["node1"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.scheduler import Job, settle, submit, until
+from tests.testbed.scheduler import SHARED, Job, settle, submit, until
 from tests.testbed.vcluster import CONTROL, ClusterError, VirtualCluster, missing
 from tests.testbed.vcluster.outside import look
 
@@ -208,6 +208,25 @@ def test_sacct_tells_of_jobs_where_there_is_accounting(
 def test_without_accounting_sacct_says_so(slurm_cluster: VirtualCluster) -> None:
     said = slurm_cluster.run(CONTROL, ["sacct"])
     assert (said.returncode, said.stderr) == (1, "Slurm accounting storage is disabled\n")
+
+
+def test_two_slurm_clusters_share_one_slurmdbd(slurm_pair: VirtualCluster) -> None:
+    script = "#!/bin/bash\nsleep 1000\n"
+    for environ in ({}, {"SBATCH_CLUSTERS": "other"}):
+        sbatch = ["sbatch", "--parsable"]
+        done = slurm_pair.run(CONTROL, sbatch, stdin=script, cwd=SHARED, env=environ, check=True)
+        number, _, name = done.stdout.strip().partition(";")
+        assert name == environ.get("SBATCH_CLUSTERS", "")
+        squeue = ["squeue", "--noheader", f"--jobs={number}", f"--clusters={name or 'vcluster'}"]
+        assert number in slurm_pair.run(CONTROL, squeue, check=True).stdout
+
+
+def test_job_submit_lua_speaks_and_refuses(slurm_pair: VirtualCluster) -> None:
+    sbatch = ["sbatch", "--wrap=true"]
+    done = slurm_pair.run(CONTROL, sbatch, cwd=SHARED, check=True)
+    assert done.stderr == "sbatch: Your group has used 812 of 1000 node hours.\n"
+    with pytest.raises(ClusterError, match=r"https://hpc\.example\.org/accounts"):
+        slurm_pair.run(CONTROL, [*sbatch, "--comment=refuse me"], cwd=SHARED, check=True)
 
 
 def test_clusters_side_by_side_share_nothing_and_leave_nothing(

@@ -26,10 +26,10 @@ def attach(
 
     found = lookup.find(run, file)
     hosts = tuple(node.host for node in found.nodes)
-    screen = screens.make(hosts, json=json, ranks=screens.parse_ranks(ranks))
+    wanted = lookup.ranks_of(found, ranks)
+    screen = screens.make(hosts, json=json, ranks=wanted)
     if found.local is not None and slurm_runs.is_slurm(found.local):
-        slurm_runs.show(found.local, screen, follow=True)
-        return
+        raise typer.Exit(slurm_runs.attach(found.local, screen))
     with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
         if not reached.sessions:
             _over(found)

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -212,6 +213,9 @@ def consolidate(
     force: Annotated[
         bool, typer.Option("--force", help="Also where memory or disk seem too small.")
     ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load the shards even if they name other code to run.")
+    ] = False,
 ) -> None:
     """Make fp32 weights of a gathered checkpoint with DeepSpeed's own converter.
 
@@ -222,7 +226,7 @@ def consolidate(
     file, directory = split(words)
     if directory is None:
         raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
-    form = _Form(tag, python, safetensors, force)
+    form = _Form(tag=tag, python=python, safetensors=safetensors, force=force, trust=trust)
     if on is None:
         name = _convert_here(directory, to, form)
     else:
@@ -240,16 +244,19 @@ class _Form:
     python: str | None
     safetensors: bool
     force: bool
+    trust: bool
 
     def check(self, place: Place, directory: str, to: str) -> tuple[Checkpoint, str]:
         """The checkpoint, and the directory that the converter is given, once all is well."""
         from dslaunch.deepspeed.checkpoint import choose
         from dslaunch.run.checkpoints import look_here, require
-        from dslaunch.run.consolidate import check_room, directory_of
+        from dslaunch.run.consolidate import check_names, check_room, directory_of
 
         holdings = look_here(place, directory)
         chosen = choose(holdings.checkpoints, self.tag, directory)
         require(chosen, holdings)
+        if not self.trust:
+            check_names(chosen, place, holdings.paths[place.name])
         if not self.force:
             check_room(chosen, place, to)
         return chosen, directory_of(chosen, holdings.paths[place.name])
@@ -258,10 +265,18 @@ class _Form:
 def _convert_here(directory: str, to: str, form: _Form) -> str:
     from dslaunch.run.consolidate import command, convert_here
 
+    if not Path(directory).is_dir():
+        why = "not a directory" if Path(directory).exists() else "there is no such directory here"
+        raise UsageError(
+            f"{directory}: {why}",
+            hint="gather a checkpoint first: "
+            "`dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE`; or convert --on NODE",
+        )
     with one_place(directory, {}) as (place, path):
         chosen, top = form.check(place, path, to)
     python = form.python or sys.executable
-    made = command(python, top, to, chosen.tag, safetensors=form.safetensors)
+    to = str(Path(to).absolute())
+    made = command(python, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
     convert_here(made, ui.say)
     return chosen.name
 
@@ -275,7 +290,7 @@ def _convert_on(cluster: Cluster, on: str, directory: str, to: str, form: _Form)
     node = replace(node, python=form.python or node.python)
     with contextlib.ExitStack() as stack:
         chosen, top = form.check(only(stack, cluster, on), directory, to)
-    made = node_command(node, top, to, chosen.tag, safetensors=form.safetensors)
+    made = node_command(node, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
     convert_on(cluster, node, made, ui.say)
     return chosen.name
 
@@ -327,6 +342,7 @@ def _teller() -> Callable[[Progress], None]:
     import time
 
     from dslaunch.report.checkpoint import progress_line
+    from dslaunch.report.outlet import ERASE
 
     terminal = sys.stderr.isatty()
     pause = 0.5 if terminal else 10.0
@@ -340,7 +356,7 @@ def _teller() -> Callable[[Progress], None]:
         last = time.monotonic()
         end = "\n" if over or not terminal else ""
         with contextlib.suppress(OSError):
-            sys.stderr.write(("\r\x1b[K" if terminal else "") + progress_line(progress) + end)
+            sys.stderr.write((ERASE if terminal else "") + progress_line(progress) + end)
             sys.stderr.flush()
 
     return tell

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from dslaunch.cluster.model import Cluster
+    from dslaunch.protocol.queries import Answers
     from dslaunch.run.state import Local, RunState
 
 OVER = ("ended well", "failed", "stopped")
@@ -45,6 +46,7 @@ def clean(
 
     Example: dslaunch clean cluster.yaml
     """
+    from dslaunch.protocol.queries import CLEAN
     from dslaunch.run.reach import ask, reach
 
     if older is not None:
@@ -57,11 +59,9 @@ def clean(
         return
     cluster = open_cluster(find_cluster(file))
     with reach(cluster, cluster.nodes) as reached:
-        answers = ask(reached, clean={"run": run, "ended": ended})
+        answers = ask(reached, {CLEAN: {"run": run, "ended": ended}})
         failures = tuple(reached.failures.values())
-    done: dict[str, Any] = {
-        host: a["clean"].get("value", a["clean"]) for host, a in answers.items()
-    }
+    done = {host: cleaned(answer) for host, answer in answers.items()}
     if json:
         ui.result(jsonlib.dumps(done, indent=2))
     else:
@@ -152,6 +152,14 @@ def _why_on_nodes(run: Local, state: RunState | None, silent: Container[str]) ->
 
 
 # ---------------------------------------------------------------- nodes
+
+
+def cleaned(answers: Answers) -> dict[str, Any]:
+    """What one node did, or why it could not, for JSON."""
+    from dslaunch.protocol.queries import CLEAN
+
+    done = answers.get(CLEAN)
+    return {"error": answers.error(CLEAN)} if done is None else done.model_dump(mode="json")
 
 
 def words(host: str, what: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
-from dslaunch.cli.remarks import Github, Json, Sarif, form, show
+from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.site import FactsFile, site
 from dslaunch.errors import ConfigError, UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.hardware import NodeHardware
     from dslaunch.deepspeed.subject import Reader, Subject
     from dslaunch.deepspeed.text import Document
-    from dslaunch.lint import Remark
+    from dslaunch.lint import Screened
 
 APP = typer.Typer(
     name="config",
@@ -77,6 +77,8 @@ class Around:
     pipeline: int = 1
     parameters: float | None = None
     nodes: tuple[NodeHardware, ...] = field(default=())
+    ignore: frozenset[str] = frozenset()
+    """Rules that are left out."""
 
 
 @APP.command("lint")
@@ -100,29 +102,37 @@ def lint(
     sarif: Sarif = False,
     github: Github = False,
     fix: Fix = False,
+    ignore: Ignore = None,
+    strict: Strict = False,
 ) -> None:
     """Say what DeepSpeed would ignore, coerce or stop at.
 
-    Exit code 3 where there is an error. No node is asked; --facts is what preflight asked them.
+    Exit code 3 where there is an error (with --strict, a warning). No node is asked; --facts is
+    what preflight asked them.
 
     Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
     """
+    from dslaunch.deepspeed.rules.names import NAMES
+    from dslaunch.lint import fails
+
     wanted = form(as_json=as_json, sarif=sarif, github=github)
+    rules = ignored_rules(ignore, NAMES)
     if cluster is not None and world is not None:
         raise UsageError("--world and --cluster: one of them says how many ranks there are")
     known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
     words, ranks = _words(script_args), world or known.ranks
-    around = Around(reader, version, words, ranks, tensor, pipeline, parameters, known.nodes)
-    remarks = [remark for file in files for remark in _remarks(file, around, fix)]
-    show(remarks, wanted)
-    if any(remark.level == "error" for remark in remarks):
+    around = Around(reader, version, words, ranks, tensor, pipeline, parameters, known.nodes, rules)
+    found = [_remarks(file, around, fix) for file in files]
+    remarks = [remark for each in found for remark in each.kept]
+    show(remarks, wanted, sum(each.ignored for each in found))
+    if fails(remarks, strict=strict):
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _remarks(file: Path, around: Around, fix: bool) -> tuple[Remark, ...]:
+def _remarks(file: Path, around: Around, fix: bool) -> Screened:
     text = options.read_text(file)
-    remarks = checked(text, str(file), around)
-    return _mend(file, text, remarks, around) if fix else remarks
+    found = checked(text, str(file), around)
+    return _mend(file, text, found, around) if fix else found
 
 
 def _words(script_args: str | None) -> tuple[str, ...] | None:
@@ -134,20 +144,19 @@ def _words(script_args: str | None) -> tuple[str, ...] | None:
         raise UsageError(f"--script-args: {error}") from None
 
 
-def checked(text: str, name: str, around: Around) -> tuple[Remark, ...]:
+def checked(text: str, name: str, around: Around) -> Screened:
     """All remarks on a config's text. Raises UsageError for an unknown reader or version."""
-    from dslaunch.deepspeed.lint import lint as remarks_on
-    from dslaunch.deepspeed.lint import unreadable
-    from dslaunch.deepspeed.text import parse
+    from dslaunch.deepspeed.lint import read, unreadable, verdict
+    from dslaunch.lint import Screened
 
     try:
-        document = parse(text, name)
+        document, reader = read(text, name, _reader(around), around.words or ())
     except ConfigError as error:
-        return unreadable(error)
-    return remarks_on(_subject(document, around))
+        return Screened(unreadable(error, text))
+    return verdict(_subject(document, reader, around), around.ignore)
 
 
-def _subject(document: Document, around: Around) -> Subject:
+def _subject(document: Document, reader: Reader, around: Around) -> Subject:
     from dslaunch.deepspeed.arguments import read
     from dslaunch.deepspeed.schema import table
     from dslaunch.deepspeed.subject import Subject
@@ -156,7 +165,7 @@ def _subject(document: Document, around: Around) -> Subject:
     return Subject(
         document,
         table(around.version),
-        _reader(document, around),
+        reader,
         arguments,
         _parallelism(document, around),
         around.nodes,
@@ -178,12 +187,12 @@ def _model_dtype(arguments: Arguments | None) -> str | None:
     return dtype if isinstance(dtype, str) else None
 
 
-def _reader(document: Document, around: Around) -> Reader:
-    from dslaunch.deepspeed.lint import guess_reader
+def _reader(around: Around) -> Reader | None:
+    """The reader that the options name; None: none."""
     from dslaunch.deepspeed.subject import READERS
 
     if around.reader is None:
-        return guess_reader(document, around.words or ())
+        return None
     found = next((reader for reader in READERS if reader == around.reader), None)
     if found is None:
         raise UsageError(f"--for {around.reader}: one of {', '.join(READERS)}")
@@ -199,19 +208,20 @@ def _parallelism(document: Document, around: Around) -> Parallelism | None:
     return parallelism(document.data, around.world, around.tensor, around.pipeline)
 
 
-def _mend(file: Path, text: str, remarks: tuple[Remark, ...], around: Around) -> tuple[Remark, ...]:
+def _mend(file: Path, text: str, before: Screened, around: Around) -> Screened:
     """Write the mended text, and say what is left."""
     from dslaunch.lint import mended
 
-    new, left = text, remarks
+    new, left = text, before
     for _ in range(ROUNDS):
-        if not any(remark.edits for remark in left):
+        if not any(remark.edits for remark in left.kept):
             break
-        new = mended(new, left)
+        new = mended(new, left.kept)
         left = checked(new, str(file), around)
     if new != text:
         _write(file, new)
-        ui.say(f"{file}: mended; {len(remarks) - len(left)} of {len(remarks)} remarks are gone")
+        gone, total = len(before.kept) - len(left.kept), len(before.kept)
+        ui.say(f"{file}: mended; {gone} of {total} remarks are gone")
     return left
 
 

@@ -37,7 +37,7 @@ def init(
 
     text = starter.text(starter.wish(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
-        ui.result(text)
+        ui.document(text)
     else:
         write(output, text, force=force)
         ui.say(f"wrote {output}")
@@ -69,7 +69,7 @@ def examples(
         ]  # fmt: skip
         ui.result(jsonlib.dumps(data, indent=2))
     elif name:
-        ui.result(found[0].text)
+        ui.document(found[0].text)
     elif found:
         ui.result(
             ui.table([("NAME", "WHAT"), *((e.name, e.description) for e in found)], ui.width())

@@ -22,7 +22,9 @@ SOURCES = (
 
 
 def init(
-    hostfile: Annotated[Path | None, typer.Option(help="From a DeepSpeed hostfile.")] = None,
+    hostfile: Annotated[
+        Path | None, typer.Option(help="From a hostfile of DeepSpeed or MPI.")
+    ] = None,
     hosts: Annotated[str | None, typer.Option(help="From names: node[01-04],old01.")] = None,
     ssh_config: Annotated[
         Path | None, typer.Option(help="From the Host entries of an ssh_config.")
@@ -34,7 +36,10 @@ def init(
         str | None, typer.Option("--slurm", metavar="PARTITION", help="From SLURM's partition.")
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="From this machine's GPUs.")] = False,
-    slots: Annotated[int | None, typer.Option(min=1, help="GPUs of each node.")] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, help="GPUs of each node; of a hostfile, where a line names none."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write; - is standard output.")
     ] = Path("cluster.yaml"),
@@ -55,14 +60,12 @@ def init(
         "--local": local,
     }
     check_one([name for name, given in sources.items() if given])
-    if hostfile is not None and slots is not None:
-        raise UsageError("--slots does not go with --hostfile, which says how many there are")
     if partition is not None:
         text = _partition(partition, slots)
     else:
         text = cluster_yaml(_discover(hostfile, hosts, ssh_config, slurm_env, slots))
     if str(output) == "-":
-        ui.result(text)
+        ui.document(text)
     else:
         write(output, text, force=force)
         ui.say(f"wrote {output}; look at it, then: dslaunch validate {output}")
@@ -98,11 +101,13 @@ def _discover(
     from dslaunch.cluster import discover
 
     if hostfile is not None:
-        return discover.from_hostfile(_read(hostfile, "--hostfile"), str(hostfile))
+        return discover.from_hostfile(_read(hostfile, "--hostfile"), str(hostfile), slots)
     if hosts is not None:
         return discover.from_hosts(hosts, slots)
     if ssh_config is not None:
-        return discover.from_ssh_config(_read(ssh_config, "--ssh-config"), slots)
+        own = ssh_config.expanduser().resolve() == Path("~/.ssh/config").expanduser().resolve()
+        named = None if own else str(ssh_config.expanduser().absolute())
+        return discover.from_ssh_config(_read(ssh_config, "--ssh-config"), slots, named)
     if slurm:
         return discover.from_slurm(os.environ, slots)
     return discover.from_machine(_gpu_list() if slots is None else "", slots)
@@ -110,10 +115,10 @@ def _discover(
 
 def _partition(name: str, slots: int | None) -> str:
     from dslaunch.slurm import inquiry
-    from dslaunch.slurm.allocation import partition_file
     from dslaunch.slurm.client import here
+    from dslaunch.slurm.partition import partition_file
 
-    return partition_file(inquiry.partition(here(), name, slots), name)
+    return partition_file(inquiry.partition(here(), name), slots)
 
 
 def _read(path: Path, option: str) -> str:

@@ -48,6 +48,7 @@ def logs(
 
     screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
+    lookup.ranks_of(found, rank)
     if found.local is not None and slurm_runs.is_slurm(found.local):
         slurm_runs.show(found.local, screen, follow=follow)
         return
@@ -65,6 +66,10 @@ def from_nodes(found: lookup.Found, watch: Watch, follow: bool) -> None:
     from dslaunch.run.reach import ask, reach
 
     with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
+
+        def enough() -> bool:
+            return wishes.count > 0
+
         gone = [host for host, failure in reached.failures.items() if failure.kind == "no-agent"]
         unreachable = {h: f for h, f in reached.failures.items() if h not in gone}
         ask(reached)
@@ -72,12 +77,12 @@ def from_nodes(found: lookup.Found, watch: Watch, follow: bool) -> None:
         if over:
             with reach(found.cluster, over) as ended:
                 ask(ended)
-                read_kept(ended, found.agents, watch)
+                read_kept(ended, found.agents, watch, until=enough)
         follower = Follower(reached, watch)
         if follow:
-            follower.follow(until=lambda: wishes.count > 0)
+            follower.follow(until=enough)
         else:
-            follower.catch_up()
+            follower.catch_up(until=enough)
     watch.flush_all()
     for host, failure in unreachable.items():
         ui.say(f"no answer from {host}: {failure.message}")
@@ -96,19 +101,21 @@ class Lines:
     def line(self, line: Line) -> None:
         """Print it, if it is wanted."""
         import json as jsonlib
-        from dataclasses import asdict
 
         from dslaunch.report.live import prefix
-        from dslaunch.run.lines import without_colour
+        from dslaunch.terminal import without_color
 
         if self.ranks is not None and line.rank not in self.ranks:
             return
         if self.since is not None and line.time < self.since:
             return
-        text = line.text if sys.stdout.isatty() else without_colour(line.text)
+        text = line.text if sys.stdout.isatty() else without_color(line.text)
         if self.pattern is not None and not self.pattern.search(text):
             return
-        ui.result(jsonlib.dumps(asdict(line)) if self.json else f"{prefix(line)}{text}")
+        if self.json:
+            ui.result(jsonlib.dumps(line.as_dict()))
+        else:
+            ui.result(f"{prefix(line)}{text}", colors=sys.stdout.isatty())
 
     def event(self, event: Event) -> None:
         """Nothing: these are the ranks' words."""

@@ -46,10 +46,7 @@ class Found:
 
 def find(name: str, file: Path | None) -> Found:
     """Find a run. Raises UsageError if there is none of that name."""
-    from dslaunch.run.state import LATEST, find_local
-
-    local = find_local(name, os.environ) if file is None or name == LATEST else None
-    local = local or slurm_runs.by_number(name, os.environ)
+    local = _recorded(name, file)
     if local is not None:
         cluster = local.cluster()
         agents = str(local.about["agents"])
@@ -59,6 +56,26 @@ def find(name: str, file: Path | None) -> Found:
     except UsageError:
         raise _unknown(name, "this machine did not start it, and no cluster file is here") from None
     return _ask(name, cluster)
+
+
+def _recorded(name: str, file: Path | None) -> Local | None:
+    """The run of that exact name, or of that job, or the only one that begins so.
+
+    A number names a job, never the beginning of a run that is a job of another number.
+    Raises UsageError.
+    """
+    from dslaunch.run.state import LATEST, find_exactly, find_local
+
+    here = find_exactly(name, os.environ) if file is None else None
+    exact = here or slurm_runs.by_number(name, os.environ)
+    if exact is not None:
+        return exact
+    if file is not None and name != LATEST:
+        return None
+    alike = find_local(name, os.environ)
+    if alike is not None and slurm_runs.is_slurm(alike) and slurm_runs.JOB.fullmatch(name):
+        raise _unknown(name, f"no job of this machine has that number; {alike.run} begins so")
+    return alike
 
 
 def _ask(name: str, cluster: Cluster) -> Found:
@@ -75,6 +92,19 @@ def _ask(name: str, cluster: Cluster) -> Found:
     return Found(
         state.run.partition("+")[0], state.run, cluster, _nodes(cluster, state.hosts), None
     )
+
+
+def ranks_of(found: Found, text: str | None) -> frozenset[int] | None:
+    """Read ranks of a run. Raises UsageError, also for one that it certainly never had: how many it
+    has is known of runs of this machine, and those of an earlier attempt may have been more."""
+    from dslaunch.cli.screens import check_ranks, parse_ranks
+
+    ranks = parse_ranks(text)
+    about = found.local.about if found.local is not None else {}
+    world_size = about.get("world_size")
+    if isinstance(world_size, int) and not about.get("attempt"):
+        check_ranks(ranks, world_size, text)
+    return ranks
 
 
 def _unknown(name: str, why: str) -> UsageError:

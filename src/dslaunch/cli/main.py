@@ -49,11 +49,12 @@ def root(
         import logging
 
         level = logging.INFO if verbose == 1 else logging.DEBUG
-        logging.basicConfig(level=level, format="%(name)s: %(message)s", stream=sys.stderr)
+        logging.basicConfig(level=level, handlers=[ui.log_handler()])
 
 
 def main() -> None:
     """Run the program."""
+    sys.excepthook = ui.show_traceback
     if isinstance(sys.stdout, io.TextIOWrapper):
         # arguments and variables that are no UTF-8 come out as the bytes that they were
         sys.stdout.reconfigure(errors="surrogateescape")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli.words import JobOptions, make_job, own_first, split_words
-from dslaunch.errors import ConfigError, Problem, UsageError
+from dslaunch.cli.trusted import check_trusted
+from dslaunch.cli.words import FILE_ENDINGS, JobOptions, make_job, own_first, split_words
+from dslaunch.errors import ConfigError, Problem, SelectionError, UsageError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
+SHELL_ENDINGS = (".sh", ".bash")
 BY_STEPS = "srun"
 """The transport whose programs are steps of an allocation, by the program that starts them."""
 LARGEST = 16 * 2**20
@@ -57,10 +59,31 @@ Words = Annotated[
         callback=in_order(),
     ),
 ]
+
+
+def not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """Refuse an empty text that is given: an unset variable in a script must not mean all nodes.
+
+    Raises SelectionError.
+    """
+    source = context.get_parameter_source(str(option.name))
+    if source is not None and source.name == "COMMANDLINE" and not value.strip():
+        raise SelectionError(
+            f"--{option.name}: the value is empty",
+            hint=f"check the variable that it comes from, or leave --{option.name} out",
+        )
+    return value
+
+
 Include = Annotated[
-    str, typer.Option("--include", "-i", help="Use only these: node[01-03]:0-3@old01.")
+    str,
+    typer.Option(
+        "--include", "-i", callback=not_empty, help="Use only these: node[01-03]:0-3@old01."
+    ),
 ]
-Exclude = Annotated[str, typer.Option("--exclude", "-e", help="Leave these out, likewise.")]
+Exclude = Annotated[
+    str, typer.Option("--exclude", "-e", callback=not_empty, help="Leave these out, likewise.")
+]
 Nodes = Annotated[int | None, typer.Option("--nodes", "-N", min=1, help="Use the first N nodes.")]
 Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Use N slots of each node.")]
 Label = Annotated[list[str] | None, typer.Option("--label", help="Only nodes with KEY=VALUE.")]
@@ -80,8 +103,15 @@ Way = Annotated[
     str | None,
     typer.Option(
         "--transport",
-        help="How nodes are reached: fabric, openssh, local, srun; default: as the file says, "
-        "and with --slurm by srun.",
+        help="How nodes are reached: auto, fabric, openssh, local or srun; default: as the file "
+        "says, and with --slurm by srun.",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Start although the DeepSpeed config has errors, or the nodes belong to SLURM.",
     ),
 ]
 Workdir = Annotated[str | None, typer.Option("--workdir", help="Where the job runs on the nodes.")]
@@ -98,13 +128,14 @@ class Asked:
 def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """The cluster file: as given, else `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
 
-    Raises UsageError if there is none of them.
+    Raises UsageError if no file is found, ConfigError if others control ./cluster.yaml.
     """
     if path is not None:
         return path
     if environ.get(FILE_VARIABLE):
         return Path(environ[FILE_VARIABLE])
     if Path(DEFAULT_FILE).is_file():
+        check_trusted(Path(DEFAULT_FILE))
         return Path(DEFAULT_FILE)
     raise UsageError(
         f"no cluster file: none given, ${FILE_VARIABLE} is not set, no ./{DEFAULT_FILE}",
@@ -179,10 +210,24 @@ def read_job(
     With `slurm` the nodes are those of the allocation that we are in. Raises UsageError.
     """
     file, program, args = split_words(words)
-    cluster = allocated(file) if slurm else open_cluster(file)
+    try:
+        cluster = allocated(file) if slurm else open_cluster(file)
+    except UsageError as error:
+        raise taken_for_script(error, file, program) from None
     if workdir is not None:
         cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
     return Asked(cluster, job_on(cluster, program, args, how))
+
+
+def taken_for_script(error: UsageError, file: Path | None, program: str | None) -> UsageError:
+    """No cluster file was found, and the first word is no name of one."""
+    if file is not None or program is None:
+        return error
+    endings = " or ".join(FILE_ENDINGS)
+    return UsageError(
+        f"{error.message}\n{program!r} is taken for the script: a cluster file ends in {endings}",
+        hint=error.hint,
+    )
 
 
 def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: JobOptions) -> Job:
@@ -190,7 +235,40 @@ def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: Jo
     job = make_job(cluster, program, args, how, os.environ)
     if job.kind == "module":
         return job
-    return replace(job, program=program_path(job.program, Path.cwd()))
+    cwd = Path.cwd()
+    check_runnable(job, cwd)
+    if job.kind == "command":
+        return replace(job, program=command_path(job.program, cwd))
+    return replace(job, program=program_path(job.program, cwd))
+
+
+def check_runnable(job: Job, cwd: Path) -> None:
+    """Raise UsageError for a directory in the place of the script, or another shell's script that
+    Python would be given."""
+    path = cwd / job.program
+    if not job.program:
+        return
+    if job.kind == "script" and job.program.endswith(FILE_ENDINGS):
+        raise UsageError(
+            f"script {job.program!r} is a YAML file; the script stands behind the cluster file",
+            hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
+        )
+    if path.is_dir() and (job.kind == "script" or "/" in job.program):
+        scripts = sorted(each.name for each in path.glob("*.py"))
+        example = path / (scripts[0] if len(scripts) == 1 else "SCRIPT.py")
+        raise UsageError(
+            f"script {job.program!r} is a directory", hint=f"name the file to run: {example}"
+        )
+    if job.kind == "script" and job.program.endswith(SHELL_ENDINGS):
+        raise UsageError(
+            f"script {job.program!r} is a shell script, and Python would run it",
+            hint=f"run it as a program: --no-python {shell_word(job.program)}",
+        )
+
+
+def shell_word(program: str) -> str:
+    """The program as a shell would find it."""
+    return program if "/" in program else f"./{program}"
 
 
 def read_text(path: Path) -> str:
@@ -240,3 +318,25 @@ def program_path(program: str, cwd: Path) -> str:
     if not path.is_file() or "/" not in program:
         return program
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+
+
+def command_path(program: str, cwd: Path) -> str:
+    """A program as the nodes see it. One of the working directory keeps its `./`: without a slash
+    it would be looked for in PATH.
+
+    Raises UsageError for a file here that cannot be executed, or that PATH does not lead to.
+    """
+    file = cwd / program
+    if "/" not in program:
+        if file.is_file() and shutil.which(program) is None:
+            raise UsageError(
+                f"--no-python {program}: not in PATH, where a name without a slash is looked for",
+                hint=f"write ./{program} for the file in the working directory",
+            )
+        return program
+    if file.is_file() and not os.access(file, os.X_OK):
+        raise UsageError(
+            f"--no-python {program}: the file is not executable", hint=f"chmod +x {program}"
+        )
+    path = program_path(program, cwd)
+    return path if "/" in path else f"./{path}"

@@ -46,6 +46,9 @@ Launcher = Annotated[str | None, typer.Option(help="The launcher that will be us
 Save = Annotated[Path | None, typer.Option(help="Write what the nodes answered to a file.")]
 From = Annotated[Path | None, typer.Option("--from", help="Judge saved answers; ask nobody.")]
 Baseline = Annotated[Path | None, typer.Option(help="Say what differs from these saved answers.")]
+FailOnChange = Annotated[
+    bool, typer.Option("--fail-on-change", help="Exit code 4 also for a change from --baseline.")
+]
 Script = Annotated[
     str | None, typer.Option(help="A script that all nodes must have; default: the file's job.")
 ]
@@ -79,6 +82,7 @@ def preflight(
     save: Save = None,
     saved: From = None,
     baseline: Baseline = None,
+    fail_on_change: FailOnChange = False,
     every: Verbose = False,
     json: Json = False,
     markdown: Markdown = False,
@@ -96,7 +100,9 @@ def preflight(
     if listed or explain is not None:
         ui.result(_words_on(explain))
         return
-    paper = Paper(save, junit, html, every, json, markdown)
+    if fail_on_change and baseline is None:
+        raise UsageError("--fail-on-change compares with a baseline", hint="add --baseline FILE")
+    paper = Paper(save, junit, html, every, json, markdown, fail_on_change)
     paper.check()
     request = Request(
         file=file,
@@ -185,7 +191,7 @@ class Request:
         from dslaunch.cluster.select import Selection, select
         from dslaunch.launch import launchers
         from dslaunch.preflight.check import Scope
-        from dslaunch.run.source import find_source
+        from dslaunch.run.source import find_source, script_imports
 
         slurm, transport = self.way
         launcher, script = self.job
@@ -200,11 +206,16 @@ class Request:
         source = find_source(job, Path.cwd(), workdir) if job.program else None
         directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
         scope = Scope(
-            *(cluster, nodes, job.launcher, self.wanted.purposes, tuple(directories)),
+            cluster,
+            nodes,
+            job,
+            purposes=self.wanted.purposes,
+            directories=tuple(directories),
             root=source.remote if source else "",
             files=_files(source),
             named=named,
             token=secrets.token_hex(8),
+            imports=script_imports(job, Path.cwd()),
         )
         return scope, None
 
@@ -230,7 +241,7 @@ class Request:
         scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
         if launcher is not None:
             launchers.get(launcher)
-            scope = replace(scope, launcher=launcher)
+            scope = replace(scope, job=replace(scope.job, launcher=launcher))
         return scope, facts
 
     def _text(self, cluster: Cluster) -> tuple[str, str]:
@@ -295,12 +306,17 @@ def _ask(
     farewell: ExitStack,
 ) -> Facts:
     """Ask the nodes, with a line of progress on a terminal; `farewell` ends the connections."""
+    from dslaunch import transport
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.runner import Survey
     from dslaunch.report.preflight import Progress
 
+    chosen = transport.choose(scope.cluster.transport, scope.cluster)
+    if chosen.notable:
+        ui.say(f"transport: {chosen.name} ({chosen.why})")
     progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
-    survey = Survey(scope, checks, progress.note)
+    way = transport.make(chosen.name, scope.cluster)
+    survey = Survey(scope, checks, progress.note, way)
     farewell.callback(survey.close)
     began = time.time()
     try:
@@ -315,6 +331,9 @@ def _ask(
         nodes=nodes,
         failures=survey.failures,
         launcher=scope.launcher,
+        program=scope.job.program,
+        kind=scope.job.kind,
+        imports=scope.imports,
         purposes=tuple(sorted(scope.purposes)),
         directories=scope.directories,
         root=scope.root,
@@ -338,6 +357,7 @@ class Paper:
     every: bool
     json: bool
     markdown: bool
+    fail_on_change: bool
 
     def check(self) -> None:
         """Raise UsageError for what could not be done: known before nodes are asked."""
@@ -358,7 +378,10 @@ class Paper:
             from dslaunch.preflight.changes import changes
             from dslaunch.report.preflight import change_rows
 
-            ui.say("\n".join(change_rows(changes(judged.before, report), ui.width())))
+            changed = changes(judged.before, report)
+            ui.say("\n".join(change_rows(changed, ui.width())))
+            if changed and self.fail_on_change:
+                raise typer.Exit(PreflightError.exit_code)
         if not report.fit:
             raise typer.Exit(PreflightError.exit_code)
 
@@ -372,7 +395,8 @@ class Paper:
             ui.result(as_markdown(report))
         else:
             colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            ui.result("\n".join(rows(report, ui.width(), every=self.every, colour=colour)))
+            text = "\n".join(rows(report, ui.width(), every=self.every, colour=colour))
+            ui.result(text, colors=colour)
 
     def _write_reports(self, report: Report, checks: Mapping[str, Check]) -> None:
         if self.junit is not None:

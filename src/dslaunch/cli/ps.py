@@ -39,22 +39,25 @@ def ps(
     local = local_runs(os.environ)
     states, silent = ask_nodes(clusters(file, local))
     shown = [s for s in states.values() if everything or "running" in s.state or is_bad(s)]
-    over = [run for run in local if run.run not in states and (everything or _goes_on(run))]
+    jobs = slurm_runs.standings([run for run in local if slurm_runs.is_slurm(run)])
+    rest = [run for run in local if run.run not in states]
+    over = [run for run in rest if everything or _goes_on(run, jobs.get(run.run))]
     if json:
-        data = [as_data(state) for state in shown] + [local_data(run) for run in over]
-        ui.result(jsonlib.dumps(data, indent=2))
+        recorded = [local_data(run, jobs.get(run.run)) for run in over]
+        ui.result(jsonlib.dumps([as_data(state) for state in shown] + recorded, indent=2))
     else:
-        rows = [*map(local_row, over), *map(state_row, shown)]
+        recorded_rows = [local_row(run, jobs.get(run.run)) for run in over]
+        rows = [*recorded_rows, *map(state_row, shown)]
         none = "no runs" if everything else "no run goes on; --all lists those that are over"
         ui.result(ui.table([HEAD, *rows], ui.width()) if rows else none)
     for host, why in silent.items():
         ui.say(f"no answer from {host}: {why}")
 
 
-def _goes_on(run: Local) -> bool:
-    """Whether a run of which no node tells anything is not over."""
-    if slurm_runs.is_slurm(run):
-        return run.result is None and slurm_runs.state(run) in ("waiting", "running")
+def _goes_on(run: Local, job: slurm_runs.Standing | None) -> bool:
+    """Whether a run of which no node tells anything is not over, or may not be."""
+    if job is not None:
+        return job.goes_on
     return run.living
 
 
@@ -108,11 +111,14 @@ def state_row(state: RunState) -> tuple[str, ...]:
     return (state.run, state.state, nodes, str(ranks), state.launcher, ago(state.started))
 
 
-def local_row(run: Local) -> tuple[str, ...]:
-    """A run of which no node knows anything, as this machine recorded it."""
+def local_row(run: Local, job: slurm_runs.Standing | None = None) -> tuple[str, ...]:
+    """A run of which no node knows anything, as this machine recorded it, with the nodes that
+    SLURM gave it."""
     about = run.about
-    counts = (str(len(about["hosts"])), str(about["world_size"]))
-    return (run.run, local_state(run), *counts, str(about["launcher"]), ago(about["started"]))
+    nodes = str(len(about["hosts"])) if job is None else job.nodes
+    state = local_state(run) if job is None else job.word
+    counts = (nodes, str(about["world_size"]))
+    return (run.run, state, *counts, str(about["launcher"]), ago(about["started"]))
 
 
 def local_state(run: Local) -> str:
@@ -127,9 +133,12 @@ def local_state(run: Local) -> str:
     return words.get(str(run.result["status"]), "unknown")
 
 
-def local_data(run: Local) -> dict[str, Any]:
-    """A recorded run for JSON."""
-    return {"run": run.run, "state": local_state(run), **run.about, "result": run.result}
+def local_data(run: Local, job: slurm_runs.Standing | None = None) -> dict[str, Any]:
+    """A recorded run for JSON; of a job of SLURM also its nodes and why it is unknown."""
+    data = {"run": run.run, **run.about, "result": run.result}
+    if job is None:
+        return {**data, "state": local_state(run)}
+    return {**data, "state": job.word, "nodes": job.nodes, "unknown": job.unknown}
 
 
 def ago(when: float) -> str:

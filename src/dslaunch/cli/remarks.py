@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,18 +16,43 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sarif = Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")]
 Github = Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="RULE", help="Leave out a rule; repeatable, or with commas."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail at warnings too.")]
 Form = Literal["text", "json", "sarif", "github"]
 
 
 def form(*, as_json: bool, sarif: bool, github: bool) -> Form:
     """The form that the options name. Raises UsageError for two of them."""
-    if as_json + sarif + github > 1:
+    wanted: list[Form] = []
+    if as_json:
+        wanted.append("json")
+    if sarif:
+        wanted.append("sarif")
+    if github:
+        wanted.append("github")
+    if len(wanted) > 1:
         raise UsageError("--json, --sarif and --github: one of them")
-    return "json" if as_json else "sarif" if sarif else "github" if github else "text"
+    return wanted[0] if wanted else "text"
 
 
-def show(remarks: Sequence[Remark], form: Form) -> None:
-    """Print the remarks."""
+def ignored_rules(words: Sequence[str] | None, known: Collection[str]) -> frozenset[str]:
+    """The rules that `--ignore` names. Raises UsageError for one that does not exist."""
+    names = [name.strip() for word in words or () for name in word.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            from dslaunch.lint import closest_rule
+
+            similar = closest_rule(name, known)
+            hint = f"did you mean `{similar}`?" if similar else "a remark ends with its rule"
+            raise UsageError(f"--ignore: no rule is named `{name}`", hint=hint)
+    return frozenset(names)
+
+
+def show(remarks: Sequence[Remark], form: Form, ignored: int = 0) -> None:
+    """Print the remarks; `ignored` of them were left out."""
     from dslaunch import __version__
     from dslaunch.report import lint as report
 
@@ -36,4 +61,4 @@ def show(remarks: Sequence[Remark], form: Form) -> None:
     elif form == "github":
         ui.result(report.as_github(remarks))
     else:
-        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks))
+        ui.result(report.as_json(remarks) if form == "json" else report.as_text(remarks, ignored))

@@ -10,7 +10,7 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
-from dslaunch.cli.words import JobOptions
+from dslaunch.cli.words import FILE_ENDINGS, JobOptions
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def render(
         return
     name, *rest = words or [""]
     check_format(name)
-    how = JobOptions(module, no_python, launcher, tuple(env or ()), fallback="train.py")
+    how = JobOptions(module, no_python, launcher, tuple(env or ()), "train.py", "render")
     asked = options.read_job(rest, how, workdir=workdir, slurm=slurm)
     allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
     decided = assumed(asked, allocation, master_addr, master_port)
@@ -82,6 +82,11 @@ def check_format(name: str) -> None:
     if not name:
         known = ", ".join(formats.names())
         raise UsageError("no format given", hint=f"dslaunch render FORMAT; there are: {known}")
+    if name.endswith(FILE_ENDINGS):
+        raise UsageError(
+            f"{name} stands where the format is expected",
+            hint=f"the format is first: dslaunch render FORMAT {name}; formats: --list",
+        )
     if name.startswith("-"):
         raise UsageError(f"{name} stands where the format is expected", hint="see --list")
     formats.get(name)
@@ -127,7 +132,7 @@ def _hand_over(rendered: Rendered, decided: Decided, output: Path | None) -> Non
     for note in rendered.notes:
         ui.say(f"note: {note}")
     if output is None:
-        ui.result(rendered.text)
+        ui.document(rendered.text)
     else:
         _write(output, rendered.text)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import os
-from dataclasses import replace
+import signal
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dslaunch.cli import options, screens
+from dslaunch.cli import arguments, options, screens, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.words import JobOptions
-from dslaunch.errors import UsageError
+from dslaunch.errors import DslaunchError, Interrupted, PlanError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
+    from dslaunch.run.outcome import Outcome, Status
     from dslaunch.run.patience import Patience
 
 NoSync = Annotated[
@@ -46,7 +49,28 @@ Detach = Annotated[
     bool, typer.Option("--detach", "-d", help="Start it and leave; the nodes hold together.")
 ]
 Restarts = Annotated[
-    int, typer.Option(min=0, help="Start again so often after a failure or a lost node.")
+    int | None,
+    typer.Option(
+        min=0,
+        help="Restart up to N times after a failure or a lost node; default: 0, and with `elastic` "
+        "and --min-nodes as often as it takes to go on with so few.",
+    ),
+]
+Result = Annotated[
+    Path | None,
+    typer.Option("--result", help="Write how the run ended to this file, as JSON."),
+]
+Notice = Annotated[
+    Literal["USR1", "USR2"] | None,
+    typer.Option("--notice", help="Hand this signal to the ranks, such as before a time limit."),
+]
+Requeue = Annotated[
+    int,
+    typer.Option(
+        "--requeue",
+        min=0,
+        help="In a SLURM job whose nodes failed: requeue it without them, up to N times.",
+    ),
 ]
 MinNodes = Annotated[
     int | None,
@@ -88,11 +112,15 @@ def run(
     grace: Grace = 10.0,
     exit_timeout: ExitTimeout = 300.0,
     detach: Detach = False,
-    restarts: Restarts = 0,
+    restarts: Restarts = None,
     min_nodes: MinNodes = None,
     hang_timeout: HangTimeout = None,
     reconnect: Reconnect = 20.0,
     silence: Silence = 15.0,
+    notice: Notice = None,
+    result: Result = None,
+    requeue: Requeue = 0,
+    force: options.Force = False,
 ) -> None:
     """Start a training on every node, stream it, end cleanly.
 
@@ -109,16 +137,41 @@ def run(
     if not dry_run:
         asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
     patience = _fitting(Patience(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
-    where = on_nodes(asked, options.selection(include, exclude, nodes, slots, label), detach=detach)
-    request = Request(*where, not no_sync, patience, detach, not no_preflight, restarts, min_nodes)
-    _start(request, dry_run, (json, quiet, screens.parse_ranks(ranks)))
+    chosen = options.selection(include, exclude, nodes, slots, label)
+    where = on_nodes(asked, chosen, detach=detach, min_nodes=min_nodes)
+    request = Request(
+        *where,
+        not no_sync,
+        patience,
+        detach,
+        not no_preflight,
+        _restarts(where[2], where[1], restarts, min_nodes),
+        min_nodes,
+        force,
+        signal.Signals[f"SIG{notice}"] if notice else None,
+    )
+    shown = screens.existing_ranks(ranks, request.allocation.world_size)
+    if not dry_run:
+        if not (force or slurm or transport):
+            check_not_scheduled(asked.cluster, os.environ)
+        arguments.tell_of_own_options(words or [], "run", Path.cwd())
+    options.check_writable("--result", result)
+    if dry_run:
+        _print_plan(request)
+        return
+    end = End(result, requeue)
+    try:
+        _run(request, (json, quiet, shown), end)
+    except DslaunchError as error:
+        end.not_started(error)
+        raise
 
 
 def on_nodes(
-    asked: options.Asked, chosen: Selection, *, detach: bool
+    asked: options.Asked, chosen: Selection, *, detach: bool, min_nodes: int | None = None
 ) -> tuple[Cluster, Allocation, Job, Path, Mapping[str, str]]:
     """What runs where, from here. Raises SelectionError, UsageError."""
-    from dslaunch.cluster.select import select
+    from dslaunch.cluster.select import check_min_nodes, select
 
     cluster = asked.cluster
     if detach and cluster.transport == options.BY_STEPS:
@@ -127,7 +180,26 @@ def on_nodes(
             hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
             "by SSH: `--transport fabric`",
         )
-    return cluster, select(cluster, chosen), asked.job, Path.cwd(), os.environ
+    allocation = select(cluster, chosen)
+    check_min_nodes(min_nodes, allocation)
+    return cluster, allocation, asked.job, Path.cwd(), os.environ
+
+
+def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
+    """Raise PlanError for nodes that belong to SLURM, outside of any allocation: ranks that are
+    started there over SSH take the resources of other users' jobs."""
+    from dslaunch.cluster.model import Slurm
+
+    over_ssh = cluster.transport not in ("local", options.BY_STEPS)
+    if cluster.slurm == Slurm() or not over_ssh or environ.get("SLURM_JOB_ID"):
+        return
+    raise PlanError(
+        f"cluster {cluster.name!r} has a `slurm:` section, and this shell is in no allocation: its "
+        "nodes belong to the scheduler",
+        hint="submit it as a job: `dslaunch slurm CLUSTER.yaml SCRIPT`\n"
+        "or allocate nodes first: `salloc ...`, then `dslaunch run --slurm CLUSTER.yaml SCRIPT`\n"
+        "if SLURM does not manage these nodes: `dslaunch run --force`, or name `--transport`",
+    )
 
 
 def _fitting(patience: Patience, asked: options.Asked) -> Patience:
@@ -138,15 +210,55 @@ def _fitting(patience: Patience, asked: options.Asked) -> Patience:
     return replace(patience, reconnect=0.0)
 
 
-def _start(request: Request, dry_run: bool, show: tuple[bool, bool, frozenset[int] | None]) -> None:
-    if dry_run:
-        _print_plan(request)
-    else:
-        _run(request, show)
+def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:
+    """How often to restart where the command line does not say it."""
+    from dslaunch.launch.launchers.elastic import default_restarts
+    from dslaunch.run.launch import ELASTIC
+
+    if given is not None:
+        return given
+    return default_restarts(len(allocation.placements), least) if job.launcher == ELASTIC else 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What becomes of a run's outcome beside what is shown of it."""
+
+    result: Path | None
+    requeue: int
+
+    def after(self, outcome: Outcome, directory: Path) -> None:
+        """Write the result; requeue the job if its nodes failed."""
+        self._write(outcome, directory)
+        if outcome.faulty and self.requeue and not outcome.goes_on:
+            from dslaunch.slurm.client import here
+            from dslaunch.slurm.requeue import requeue_without
+
+            words = requeue_without(here(), outcome.faulty, self.requeue)
+            ui.say(f"dslaunch: {words}")
+
+    def not_started(self, error: DslaunchError) -> None:
+        """Write why nothing was started."""
+        from dslaunch.run.outcome import Outcome
+
+        status: Status = "interrupted" if isinstance(error, Interrupted) else "failed"
+        self._write(Outcome(status, error.exit_code, message=error.message, hint=error.hint), None)
+
+    def _write(self, outcome: Outcome, directory: Path | None) -> None:
+        if self.result is None:
+            return
+        from dslaunch.run.record import write_private
+        from dslaunch.slurm.run_result import of_job
+
+        run = {"run": directory.name, "directory": str(directory)} if directory else {}
+        text = jsonlib.dumps(outcome.as_dict() | run | of_job(os.environ), indent=2) + "\n"
+        try:
+            write_private(self.result, text)
+        except OSError as error:
+            ui.say(f"dslaunch: --result {self.result}: {error.strerror}")
 
 
 def _print_plan(request: Request) -> None:
-    from dslaunch.cli import ui
     from dslaunch.launch.assume import assume
     from dslaunch.launch.plan import make_plan
     from dslaunch.render.dry_run import dry_run
@@ -158,7 +270,7 @@ def _print_plan(request: Request) -> None:
     ui.result(dry_run(plan))
 
 
-def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> None:
+def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: End) -> None:
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show
@@ -172,4 +284,5 @@ def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None]) -> No
         screen().detached(directory.name)
     else:
         screen().outcome(outcome, directory)
+    end.after(outcome, directory)
     raise typer.Exit(outcome.exit_code)

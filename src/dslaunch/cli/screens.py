@@ -10,6 +10,7 @@ import typer
 
 from dslaunch.cli import ui
 from dslaunch.errors import UsageError
+from dslaunch.plural import counted
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonScreen, TerminalScreen
@@ -60,6 +61,25 @@ def parse_ranks(text: str | None) -> frozenset[int] | None:
             raise _no_rank(part, "names too many ranks" if ranks else "goes backwards")
         found.update(ranks)
     return frozenset(found)
+
+
+def existing_ranks(text: str | None, world_size: int) -> frozenset[int] | None:
+    """Read ranks of a run with so many. Raises UsageError, also for one that there is not."""
+    ranks = parse_ranks(text)
+    check_ranks(ranks, world_size, text)
+    return ranks
+
+
+def check_ranks(ranks: frozenset[int] | None, world_size: int, text: str | None) -> None:
+    """Raise UsageError for a rank that a run with so many does not have; `text` named it."""
+    missing = sorted(rank for rank in ranks or () if rank >= world_size)
+    if missing:
+        last = world_size - 1
+        count = counted(world_size, "rank")
+        raise UsageError(
+            f"--ranks {text}: there is no rank {missing[0]}: the run has {count}",
+            hint="the only rank is 0" if last == 0 else f"ranks are 0 to {last}",
+        )
 
 
 def _number(text: str) -> bool:

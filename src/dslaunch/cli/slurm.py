@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import options, screens, ui
+from dslaunch.cli import arguments, options, screens, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
+from dslaunch.cli.slurm_care import Care, cared_for
 from dslaunch.cli.words import JobOptions
-from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.errors import DslaunchError, PlanError, UsageError
+from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
-    from dslaunch.render.sbatch import Batch
+    from dslaunch.render.batch import Batch, Origin
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.record import Record
     from dslaunch.slurm.client import Client, RefusedError
+    from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
+    from dslaunch.slurm.missing import Missing
+    from dslaunch.slurm.settings import Sources
 
 LINT = "lint"
+DETACHED = ("--detach", "-d")
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -47,6 +54,26 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the s
 MinNodes = Annotated[
     int | None, typer.Option(min=1, help="With `elastic`: go on with so few nodes.")
 ]
+Supervised = Annotated[
+    bool | None,
+    typer.Option(
+        "--supervised/--plain",
+        help="Run `dslaunch run --slurm` in the job, or let SLURM alone start the ranks (default).",
+    ),
+]
+Restarts = Annotated[
+    int | None,
+    typer.Option(min=0, help="Restart the ranks within the job up to N times after a failure."),
+]
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=1, help="With --supervised: end it when no rank prints or computes for N seconds."
+    ),
+]
+NoPreflight = Annotated[
+    bool, typer.Option("--no-preflight", help="With --supervised: skip the quick checks.")
+]
 CONTEXT = options.SCRIPT_LAST
 
 
@@ -63,6 +90,10 @@ def slurm(
     env: Setting = None,
     workdir: options.Workdir = None,
     min_nodes: MinNodes = None,
+    supervised: Supervised = None,
+    restarts: Restarts = None,
+    hang_timeout: HangTimeout = None,
+    no_preflight: NoPreflight = False,
     setting: Set = None,
     render: Render = False,
     check: Check = False,
@@ -71,6 +102,12 @@ def slurm(
     output: Output = None,
     ranks: screens.Ranks = None,
     json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Submit although the DeepSpeed config has errors or files are missing."
+        ),
+    ] = False,
 ) -> None:
     """Submit a training to SLURM, follow it, end with its exit code.
 
@@ -82,41 +119,87 @@ def slurm(
     if words and words[0] == LINT:
         _lint(words[1:])
         return
-    how = JobOptions(module, no_python, launcher, tuple(env or ()))
+    from dslaunch.cluster.select import check_min_nodes
+    from dslaunch.slurm.settings import Sources
+
+    how = JobOptions(module, no_python, launcher, tuple(env or ()), command="slurm")
     asked = options.read_job(words or [], how, workdir=workdir)
     asked = replace(asked, job=replace(asked.job, min_nodes=min_nodes))
     chosen = options.selection(include, exclude, nodes, slots, label)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach: one of them")
-    order = Order(asked.cluster, make_batch(asked, chosen, setting or []), template)
+    batch = make_batch(asked, chosen, setting or [], force=force)
+    batch = replace(batch, origin=_origin(_file(words)))
+    allocation = batch.launch.allocation
+    check_min_nodes(min_nodes, allocation)
+    care = Care(supervised, restarts, hang_timeout, no_preflight=no_preflight, force=force)
+    batch = cared_for(batch, asked, care, _file(words))
+    shown = screens.existing_ranks(ranks, allocation.world_size)
+    said = {"nodes": f"--nodes {nodes}" if nodes is not None else ""}
+    said |= {"nodelist": f"--include {include}" if include else ""}
+    said |= {"exclude": f"--exclude {exclude}" if exclude else ""}
+    said |= {"gres": f"--slots {slots}" if slots is not None else ""}
+    given = {option: text for option, text in said.items() if text}
+    sources = Sources(_file(words), tuple(setting or ()), given)
+    order = Order(asked.cluster, batch, template, sources, force=force)
     if render or output is not None:
         order.print(output)
     elif check:
-        order.check(_file(words))
+        order.check()
     else:
-        order.submit(_file(words), detach=detach, show=(json, screens.parse_ranks(ranks)))
+        arguments.tell_of_own_options(words or [], "slurm", Path.cwd())
+        order.submit(detach=detach, show=(json, shown))
 
 
-def make_batch(asked: options.Asked, chosen: Selection, settings: list[str]) -> Batch:
-    """The job for SLURM that the command line asks for. Raises UsageError, SelectionError."""
+def missing_files(batch: Batch) -> tuple[str, ...]:
+    """The files that the job needs and that this machine can see to be missing, in words."""
+    from dslaunch.slurm.missing import looker, missing, near
+
+    def told(one: Missing) -> str:
+        alike = near(one)
+        hint = f"; did you mean {alike}?" if alike else ""
+        whole = one.name == str(one.path)
+        place = "" if whole else f" in {one.path.parent}, where the job runs"
+        return f"{one.need} {one.name!r} does not exist{place}{hint}"
+
+    found = missing(batch, looker(batch.launch.decided.workdir))
+    return tuple(map(told, found))
+
+
+def make_batch(
+    asked: options.Asked, chosen: Selection, settings: list[str], *, force: bool = False
+) -> Batch:
+    """The job for SLURM that the command line asks for.
+
+    Raises UsageError, SelectionError, and without `force` PlanError for errors in the DeepSpeed
+    config.
+    """
     from dslaunch.cluster.select import select
     from dslaunch.launch.assume import assume
+    from dslaunch.render.batch import Batch
     from dslaunch.render.launch import Launch
-    from dslaunch.render.sbatch import Batch
-    from dslaunch.run.ds_config import config_errors
-    from dslaunch.run.prepare import localise_config
+    from dslaunch.run.ds_config import config_errors, refuse, warnings
+    from dslaunch.run.prepare import code_of, localise_config
+    from dslaunch.slurm.effective import effective, unusable
     from dslaunch.slurm.settings import overridden
 
     cluster = asked.cluster
     allocation = select(cluster, chosen)
     decided = assume(cluster, allocation, str(Path.cwd()))
     shared, count = cluster.storage.shared, len(allocation.placements)
-    job, files, _ = localise_config(asked.job, Path.cwd(), shared, count)
-    for error in config_errors(asked.job, Path.cwd(), allocation):
-        ui.say(f"warning: {error}")
+    code = code_of(asked.job, Path.cwd(), decided.workdir, shared if count > 1 else None)
+    job, files, _ = localise_config(asked.job, Path.cwd(), shared, count, code.options)
+    errors = config_errors(asked.job, Path.cwd(), allocation, code.files)
+    if not force:
+        refuse(errors)
+    for warning in (*warnings(errors), *code.decisions):
+        ui.say(f"warning: {warning.value} ({warning.why})")
     wanted = overridden(cluster.slurm, settings)
+    for why in unusable(wanted.directives):
+        ui.say(f"note: {why}")
     if chosen.nodes is not None:
         wanted = replace(wanted, nodes=None)
+    wanted = effective(wanted)
     return Batch(
         Launch(cluster.name, allocation, job, replace(decided, files=files)),
         wanted,
@@ -145,6 +228,23 @@ def _lint(words: list[str]) -> None:
     app(words, prog_name=f"dslaunch slurm {LINT}", standalone_mode=False)
 
 
+def _origin(file: Path | None) -> Origin:
+    """What made the script: the cluster file, and the command line with --render.
+
+    Both are comments in it, and may not end there. Secrets are in neither; what --env and the
+    script's arguments say is in the script anyway.
+    """
+    from dslaunch.launch.command import quote_in_line
+    from dslaunch.render.batch import Origin
+
+    others = [word for word in sys.argv[1:] if word not in ("--render", "--check", *DETACHED)]
+    at = others.index("slurm") + 1 if "slurm" in others else 0
+    again = ["dslaunch", *others[:at], "--render", *others[at:]]
+    words = ["cd", str(Path.cwd())], again
+    command = " && ".join(" ".join(map(quote_in_line, each)) for each in words)
+    return Origin(file=one_line(str(file or "")), command=command)
+
+
 def _file(words: list[str] | None) -> Path | None:
     """The cluster file, to name the line of it that SLURM refuses."""
     from dslaunch.cli.words import split_words
@@ -162,6 +262,8 @@ class Order:
     cluster: Cluster
     batch: Batch
     template: Path | None
+    sources: Sources
+    force: bool = False
 
     @property
     def script(self) -> str:
@@ -171,11 +273,13 @@ class Order:
         return sbatch(self.batch, self.template)
 
     def print(self, output: Path | None) -> None:
-        """Print or write the script; say what it cannot."""
+        """Print or write the script; say what it cannot, and what would stop its submission."""
         text = self.script
         self.say_notes()
+        for problem in self.problems(text):
+            ui.say(f"warning: {problem}")
         if output is None:
-            ui.result(text)
+            ui.document(text)
             return
         try:
             output.write_text(text, "utf-8", "surrogateescape")
@@ -189,9 +293,29 @@ class Order:
         for note in notes(self.batch):
             ui.say(f"note: {note}")
 
-    def check(self, file: Path | None) -> None:
+    def problems(self, script: str) -> tuple[str, ...]:
+        """Why the job would fail once it runs, as far as this machine can see."""
+        from dslaunch.slurm.submit import withheld_secrets
+
+        withheld = withheld_secrets(self.batch, script, os.environ)
+        return (*missing_files(self.batch), *([withheld] if withheld else []))
+
+    def refuse(self, script: str) -> None:
+        """Raise PlanError with all problems; of those that --force overrides only say them."""
+        from dslaunch.slurm.submit import withheld_secrets
+
+        problems = self.problems(script)
+        certain = withheld_secrets(self.batch, script, os.environ) is not None
+        if problems and (certain or not self.force):
+            ways = "--workdir DIR runs it elsewhere; --force submits it as it is"
+            raise PlanError("\n".join(problems), hint=None if certain else ways)
+        for problem in problems:
+            ui.say(f"warning: {problem}")
+
+    def check(self) -> None:
         """Ask sbatch what would become of the script."""
-        from dslaunch.slurm.client import RefusedError, here, submit_environment
+        from dslaunch.slurm.client import RefusedError
+        from dslaunch.slurm.environment import submit_environment
         from dslaunch.slurm.lint import lint_script
 
         self.say_notes()
@@ -200,24 +324,26 @@ class Order:
         for remark in lint_script(script, "the script", lambda name: True).remarks:
             ui.say(f"{remark}")
         try:
-            estimate = here().test(script, submit_environment(os.environ, script, {}))
+            estimate = listening().test(script, submit_environment(os.environ, script, {}))
         except RefusedError as error:
-            raise explained(error, file) from None
-        ui.result(f"SLURM would take it: {estimate}")
+            for problem in self.problems(script):
+                ui.error(PlanError(problem))
+            raise self.explained(error, script) from None
+        self.refuse(script)
+        ui.result(f"SLURM would take it: {estimate or 'it gives no estimate'}")
 
-    def submit(
-        self, file: Path | None, *, detach: bool, show: tuple[bool, frozenset[int] | None]
-    ) -> None:
+    def submit(self, *, detach: bool, show: tuple[bool, frozenset[int] | None]) -> None:
         """Submit it, and follow it unless told not to."""
-        from dslaunch.slurm.client import RefusedError, here
-        from dslaunch.slurm.job import submit
+        from dslaunch.slurm.client import RefusedError
+        from dslaunch.slurm.submit import submit
 
         self.say_notes()
-        client = here()
+        client, script = listening(), self.script
+        self.refuse(script)
         try:
-            made, record = submit(client, self.script, self.batch, self.cluster, os.environ)
+            made, record = submit(client, script, self.batch, self.cluster, os.environ)
         except RefusedError as error:
-            raise explained(error, file) from None
+            raise self.explained(error, script) from None
         screen = screens.make((), json=show[0], ranks=show[1])
         if detach:
             record.let_go()
@@ -226,15 +352,24 @@ class Order:
         else:
             _follow(client, made, record, screen, json=show[0])
 
+    def explained(self, error: RefusedError, script: str) -> DslaunchError:
+        """A refusal: what the site says, what SLURM says, what it means, and where that was set."""
+        from dslaunch.slurm.environment import submit_environment, variables_used
+        from dslaunch.slurm.settings import blamed
 
-def explained(error: RefusedError, file: Path | None) -> DslaunchError:
-    """A refusal with the lines of the cluster file that it is about."""
-    from dslaunch.slurm.settings import blamed
+        variables = variables_used(submit_environment(os.environ, script, {}))
+        refusal, sources = error.refusal, replace(self.sources, variables=variables)
+        lines = [f"SLURM refuses the job: {refusal.sentences[0]}", *refusal.sentences[1:]]
+        lines += [refusal.explanation] if refusal.explanation else []
+        lines += blamed(refusal.options, sources)
+        return DslaunchError("\n".join(lines), hint=refusal.hint)
 
-    lines = [error.message, *blamed(error.refusal, file)]
-    if error.said and error.refusal.words not in error.said:
-        lines.append(f"it says: {error.said.splitlines()[-1]}")
-    return DslaunchError("\n".join(lines), hint=error.hint)
+
+def listening() -> Client:
+    """SLURM on this machine; what sbatch says though it takes a job is shown."""
+    from dslaunch.slurm.client import here
+
+    return replace(here(), notice=lambda line: ui.say(f"sbatch: {line}"))
 
 
 def _follow(
@@ -247,21 +382,20 @@ def _follow(
 ) -> None:
     """Stay to the end. Ctrl-C cancels the job, a second one leaves; so does a closed terminal,
     and the job goes on."""
-    from dataclasses import asdict
 
     from dslaunch.run.watch import Watch
     from dslaunch.slurm.job import follow
     from dslaunch.slurm.wishes import Wishes
 
     ui.say(f"dslaunch: job {made.number} is submitted; run {made.directory.name}")
-    with Wishes(lambda: _cancel(client, made.number)) as wishes:
+    with Wishes(lambda: _cancel(client, made.job)) as wishes:
         watch = Watch(screen, record)
         outcome = follow(client, made, watch, _tell, until=lambda: wishes.leave)
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
         raise typer.Exit(130)
-    record.close(asdict(outcome))
+    record.close(outcome.as_dict())
     screen.outcome(outcome, made.directory)
     raise typer.Exit(outcome.exit_code)
 
@@ -282,9 +416,9 @@ def _tell(words: str) -> None:
     ui.say(f"dslaunch: {words}")
 
 
-def _cancel(client: Client, number: str) -> None:
+def _cancel(client: Client, job: JobId) -> None:
     try:
-        client.cancel(number)
-        ui.say(f"dslaunch: job {number} is being cancelled; once more Ctrl-C to leave now")
+        client.cancel(job)
+        ui.say(f"dslaunch: job {job.number} is being canceled; press Ctrl-C again to leave now")
     except DslaunchError as error:
         ui.say(f"dslaunch: {error.message}")

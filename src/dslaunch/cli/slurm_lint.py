@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.remarks import Github, Json, Sarif, form, show
+from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from dslaunch.lint import Remark
     from dslaunch.slurm.lint import Verdict
@@ -22,45 +22,69 @@ LARGEST = 4 * 1024 * 1024
 """Bytes; SLURM refuses scripts beyond max_script_size, 4 MiB by default (slurm.conf(5))."""
 
 Given = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The script; - for standard input.", allow_dash=True)
+    list[Path],
+    typer.Argument(
+        metavar="FILE", help="A script or several; - for standard input.", allow_dash=True
+    ),
 ]
 Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
 
 
 def slurm_lint(
-    file: Given,
+    files: Given,
     fix: Fix = False,
     as_json: Json = False,
     sarif: Sarif = False,
     github: Github = False,
+    ignore: Ignore = None,
+    strict: Strict = False,
 ) -> None:
     """Say what is wrong, risky and right in an sbatch script, whoever wrote it.
 
-    Exit code 3 where there is an error. Nothing is run or submitted; the directories of output
-    files are looked for below the current one, as if it were submitted from here.
+    Exit code 3 where there is an error (with --strict, a warning). Nothing is run or submitted;
+    bash -n reads the script, and the directories of output files are looked for below the current
+    one, as if it were submitted from here.
 
     Example: dslaunch slurm lint train.sbatch --fix
     """
     wanted = form(as_json=as_json, sarif=sarif, github=github)
-    text = _read(file)
-    verdict = _verdict(text, file)
-    if fix:
-        verdict = _mend(file, text, verdict)
-    show(verdict.remarks, wanted)
+    from dslaunch.lint import fails
+    from dslaunch.slurm.rules.names import NAMES
+
+    rules = ignored_rules(ignore, NAMES)
+    _say_unchecked()
+    verdicts = [_judged(file, fix, rules) for file in files]
+    remarks = [remark for verdict in verdicts for remark in verdict.remarks]
+    show(remarks, wanted, sum(verdict.ignored for verdict in verdicts))
     if wanted == "text":
-        _praise(verdict.right)
-    if any(remark.level == "error" for remark in verdict.remarks):
+        _praise([remark for verdict in verdicts for remark in verdict.right])
+    if fails(remarks, strict=strict):
         sys.exit(ConfigError.exit_code)
+
+
+def _judged(file: Path, fix: bool, ignore: Collection[str]) -> Verdict:
+    text = _read(file)
+    verdict = _verdict(text, file, ignore)
+    return _mend(file, text, verdict, ignore) if fix else verdict
 
 
 def _directory_exists(directory: str) -> bool:
     return Path(directory).is_dir()
 
 
-def _verdict(text: str, file: Path) -> Verdict:
+def _verdict(text: str, file: Path, ignore: Collection[str]) -> Verdict:
     from dslaunch.slurm.lint import lint_script
+    from dslaunch.slurm.syntax import refusal
 
-    return lint_script(text, str(file), _directory_exists)
+    return lint_script(text, str(file), _directory_exists, refusal(text), ignore)
+
+
+def _say_unchecked() -> None:
+    """Unknown is not right: say so where bash could not be asked."""
+    from dslaunch.slurm.syntax import can_be_asked
+
+    if not can_be_asked():
+        ui.say("no bash 4 or newer here: whether bash takes the script was not checked")
 
 
 def _read(file: Path) -> str:
@@ -85,20 +109,20 @@ def _unreadable(file: Path, why: str) -> ConfigError:
     return ConfigError((Problem(str(file), 0, 0, "", why),))
 
 
-def _mend(file: Path, text: str, before: Verdict) -> Verdict:
+def _mend(file: Path, text: str, before: Verdict, ignore: Collection[str]) -> Verdict:
     """Write the mended text, and say what is left."""
     from dslaunch.slurm.lint import fixed
 
     if str(file) == "-":
         raise UsageError("--fix: standard input cannot be mended")
-    better = fixed(text, _directory_exists)
+    better = fixed(text, _directory_exists, ignore)
     if better == text:
         return before
     try:
         file.write_bytes(better.encode())
     except OSError as error:
         raise UsageError(f"--fix: {file}: {error.strerror}") from None
-    after = _verdict(better, file)
+    after = _verdict(better, file, ignore)
     gone = len(before.remarks) - len(after.remarks)
     ui.say(f"{file}: mended; {gone} of {len(before.remarks)} remarks are gone")
     return after

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, ui
+from dslaunch.cli import lookup, slurm_runs, ui
 from dslaunch.errors import NodeError
 
 
@@ -30,6 +30,8 @@ def stacks(
     from dslaunch.run.supervisor import gather_stacks
 
     found = lookup.find(run, file)
+    if found.local is not None and slurm_runs.is_slurm(found.local):
+        raise slurm_runs.no_stacks(found.local)
     with reach(found.cluster, found.nodes, found.agents) as reached:
         if not reached.sessions:
             raise nothing_reached(reached, found.run)

@@ -6,16 +6,31 @@ being imported, and into taking the interpreter apart at the end.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-import signal
 import sys
+
+# built in; the library's `signal` imports `enum` first
+from _signal import SIGINT, signal  # type: ignore[import-not-found] # typeshed has no stub of it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` takes longer than all else up to the handling of Ctrl-C
+    from sys import UnraisableHookArgs
     from types import FrameType
     from typing import NoReturn
+
+
+def _interrupted_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Ctrl-C while modules are being imported: leave without a word.
+
+    An exception could be raised inside a callback of the import system, where Python prints it.
+    """
+    os._exit(128 + number)
+
+
+signal(SIGINT, _interrupted_at_once)
+
+import contextlib  # noqa: E402 - Ctrl-C comes first
+import gc  # noqa: E402
 
 ALLOCATIONS = 50_000
 """How many new objects make the collector look; Python's own 700 suits no program that starts."""
@@ -39,14 +54,20 @@ def start() -> NoReturn:
     """Run the program and leave at once: nothing of it waits for the interpreter's own end."""
     code: object = 0
     try:
-        signal.signal(signal.SIGINT, _interrupted)
         gc.set_threshold(ALLOCATIONS)
         open_closed_streams()
         from dslaunch.cli.main import main
 
+        sys.unraisablehook = _unraisable
+        signal(SIGINT, _interrupted)
         main()
     except SystemExit as end:
         code = end.code
+    _leave(code)
+
+
+def _leave(code: object) -> NoReturn:
+    """Write what is still to be written, and leave."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -56,3 +77,11 @@ def start() -> NoReturn:
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
     """Ctrl-C where nothing has been started yet: leave without a word."""
     raise SystemExit(128 + number)
+
+
+def _unraisable(raised: UnraisableHookArgs) -> None:
+    """Leave for a Ctrl-C that came inside a finalizer or a callback: from there nothing can be
+    raised, and Python would print it and go on."""
+    if isinstance(raised.exc_value, SystemExit):
+        _leave(raised.exc_value.code)
+    sys.__unraisablehook__(raised)

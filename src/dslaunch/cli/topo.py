@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from contextlib import closing
 from json import dumps
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 LARGEST = 2**20
 """Bytes of a file that are read; the matrix of 16 GPUs and 32 NICs has 15,000."""
+ASKING = ("topo.uniform", "gpu.count", "gpu.p2p", "gpu.nvlink")
+"""Checks whose questions are asked of nodes: `topo -m`, `-L`, `topo -p2p r`, `nvlink -s`."""
 
 
 def topo(
@@ -57,7 +61,8 @@ def topo(
     options.check_writable("--svg", svg)
     if apply:
         load_cluster(apply)
-    by_host = _asked(files) if _is_cluster(files) else _read(files or ["-"])
+    files = files or [_default_source()]
+    by_host = _asked(files) if _is_cluster(files) else _read(files)
     advice = advise(by_host)
     if apply:
         advice = (*advice, *_slots(apply, by_host))
@@ -78,6 +83,20 @@ def _is_cluster(files: list[str] | None) -> TypeGuard[list[str]]:
     return bool(files) and len(files or ()) == 1 and (files or [""])[0].endswith(FILE_ENDINGS)
 
 
+def _default_source() -> str:
+    """Standard input where a text is sent to it, else the default cluster file.
+
+    Raises UsageError if there is neither.
+    """
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # no file, such as where another program calls this one
+        return "-"
+    if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind):
+        return "-"
+    return str(options.find_cluster(None))
+
+
 def _asked(files: list[str]) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
     from dslaunch.cli.options import open_cluster
@@ -87,8 +106,9 @@ def _asked(files: list[str]) -> dict[str, Topology]:
     from dslaunch.preflight.runner import Survey
 
     cluster = open_cluster(Path(files[0]))
-    wired = checks.load()["topo.uniform"]
-    survey = Survey(Scope(cluster, cluster.nodes), {"topo.uniform": wired}, lambda *_: None)
+    asking = {name: checks.load()[name] for name in ASKING}
+    wired = asking["topo.uniform"]
+    survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
     with closing(survey):
         survey.run()
     for failure in survey.failures.values():
@@ -111,8 +131,19 @@ def _read(files: list[str]) -> dict[str, Topology]:
                 f"{file}: there is a file for {host} already",
                 hint="a node is named as its file is, without the ending",
             )
-        found[host] = read(answers_in(_text(file)))
+        for name, part in _parts(_text(file)).items():
+            found[f"{host}-{name}" if name else host] = read(answers_in(part))
     return found
+
+
+def _parts(text: str) -> dict[str, str]:
+    """The outputs of several nodes in one text, by name; those without a matrix are left out."""
+    from dslaunch.topology.pasted import texts
+
+    parts = texts(text)
+    if len(parts) < 2:
+        return {"": text}
+    return {name: part for name, part in parts.items() if "GPU" in part} or {"": text}
 
 
 def _text(file: str) -> str:

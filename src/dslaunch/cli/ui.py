@@ -1,4 +1,7 @@
-"""What goes where: results on standard output, words for people on standard error."""
+"""What goes where: results on standard output, words for people on standard error.
+
+Both may hold what nodes, files or other users chose: control characters in it are spelled out.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,38 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from dslaunch.errors import DslaunchError
+from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem
+from dslaunch.terminal import PLAIN, colored, one_line, visible
 
-RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+if TYPE_CHECKING:
+    import logging
+    from types import TracebackType
+
+RED, BOLD = "\x1b[31m", "\x1b[1m"
 GAP = "  "
+EXCERPT = 100
+"""Characters of a line that is shown with a problem."""
 NARROWEST = 12
 """Columns that a cell of a table keeps however narrow the terminal is."""
 
 
-def result(text: str) -> None:
-    """Print what the command was asked for.
+def result(text: str, *, colors: bool = False) -> None:
+    """Print what the command was asked for; with `colors` the text's own colors are kept.
 
     When the reader is gone, as in `| head -1`, leave as a program does that SIGPIPE ends.
     Raises DslaunchError when it cannot be written, as on a full disk.
     """
+    _print(colored(text) if colors else visible(text))
+
+
+def document(text: str) -> None:
+    """Print a text that programs read, such as a batch script: exact, except on a terminal."""
+    _print(visible(text) if sys.stdout.isatty() else text)
+
+
+def _print(text: str) -> None:
     try:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
@@ -35,17 +55,75 @@ def result(text: str) -> None:
 
 def say(text: str) -> None:
     """Tell a person something, if that can be."""
+    _tell(visible(text))
+
+
+def _tell(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def error(problem: DslaunchError) -> None:
-    """Tell a person what is wrong and what to do; each line of it in its place."""
-    for line in problem.message.splitlines():
-        say(f"{_paint('error:', RED)} {line}")
-    for line in (problem.hint or "").splitlines():
-        say(f"{_paint('hint:', BOLD)} {line}")
+    """Tell a person what is wrong and what to do; each line of it in its place.
+
+    The same trouble of many nodes is one line with one hint.
+    """
+    message, hint = problem.message, problem.hint or ""
+    if isinstance(problem, NodeError):
+        from dslaunch.cluster.failures import folded
+
+        troubles = folded(problem.failures)
+        message = "\n".join(map(str, troubles))
+        hint = "\n".join(dict.fromkeys(t.hint for t in troubles if t.hint))
+    if isinstance(problem, ConfigError):
+        for each in problem.problems:
+            for line in visible(str(each)).splitlines():
+                _tell(f"{_paint('error:', RED)} {line}")
+            for line in excerpt(each):
+                _tell(line)
+    else:
+        for line in visible(message).splitlines():
+            _tell(f"{_paint('error:', RED)} {line}")
+    for line in visible(hint).splitlines():
+        _tell(f"{_paint('hint:', BOLD)} {line}")
+
+
+def excerpt(problem: Problem) -> list[str]:
+    """Return the line that a problem is in, with a caret below its place; empty: it is unknown."""
+    if not problem.source.strip():
+        return []
+    start = max(0, problem.column - 1 - EXCERPT // 2)
+    # a tab is one column, and so must be what takes its place
+    text = one_line(problem.source.replace("\t", " ")[start : start + EXCERPT])
+    before = one_line(problem.source.replace("\t", " ")[start : problem.column - 1])
+    number = str(problem.line)
+    return [f"  {number} | {text}", f"  {' ' * len(number)} | {' ' * len(before)}^"]
+
+
+def show_traceback(
+    kind: type[BaseException], problem: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an unexpected exception; its text may quote what a node sent."""
+    import traceback
+
+    say("".join(traceback.format_exception(kind, problem, trace)).rstrip("\n"))
+
+
+def log_handler() -> logging.Handler:
+    """Return a handler that shows log records on standard error.
+
+    Libraries log what servers send, such as SSH versions and banners.
+    """
+    import logging
+
+    class Visible(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return visible(super().format(record))
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Visible("%(name)s: %(message)s"))
+    return handler
 
 
 def width() -> int | None:
@@ -61,14 +139,30 @@ def table(rows: Sequence[tuple[str, ...]], fit: int | None = None) -> str:
     """Align columns by spaces; the first row is the head.
 
     With `fit`, the widest cells are continued on further lines, at commas and spaces, until the
-    table is so many columns wide; a longer word stays whole.
+    table is so many columns wide; a longer word stays whole. A line end in a cell is spelled out.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while fit is not None and sum(widths) + len(GAP) * (len(widths) - 1) > fit:
-        if max(widths) <= NARROWEST:
-            break
-        widths[widths.index(max(widths))] -= 1
-    return "\n".join(line for row in rows for line in _row(row, widths))
+    safe = [tuple(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    if fit is not None:
+        widths = _narrowed(widths, fit - len(GAP) * (len(widths) - 1))
+    return "\n".join(line for row in safe for line in _row(row, widths))
+
+
+def _narrowed(widths: list[int], room: int) -> list[int]:
+    """Take columns from the widest cells until all fit, or none is wider than NARROWEST."""
+    narrowed = list(widths)
+    excess = sum(narrowed) - room
+    while excess > 0 and max(narrowed) > NARROWEST:
+        widest = max(narrowed)
+        tied = [at for at, width in enumerate(narrowed) if width == widest]
+        limit = max([NARROWEST, *(width for width in narrowed if width < widest)])
+        each = min(widest - limit, excess // len(tied))
+        if each == 0:
+            tied, each = tied[:excess], 1
+        for at in tied:
+            narrowed[at] -= each
+        excess -= each * len(tied)
+    return narrowed
 
 
 def _row(row: tuple[str, ...], widths: list[int]) -> list[str]:
@@ -83,6 +177,8 @@ def _row(row: tuple[str, ...], widths: list[int]) -> list[str]:
 
 def _broken(cell: str, width: int) -> list[str]:
     """Break behind commas and spaces, so that no line is longer than `width` if that can be."""
+    if len(cell) <= width:
+        return [cell.rstrip()]
     lines = [""]
     for word in re.findall(r"[^, ]*(?:[, ]+|$)", cell):
         if lines[-1] and len((lines[-1] + word).rstrip()) > width:

@@ -1,40 +1,155 @@
-"""`dslaunch validate`: every problem of a cluster file at once."""
+"""`dslaunch validate`: every problem of cluster files at once."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.options import ClusterFile, open_cluster
+from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, find_cluster, open_cluster
+from dslaunch.cli.remarks import Github, Ignore, Sarif, Strict, form, ignored_rules, show
+from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dslaunch.cluster.model import Cluster
+    from dslaunch.cluster.rules import Names
+    from dslaunch.lint import Remark, Screened
+
+Given = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="CLUSTER.yaml",
+        help=f"Cluster files; default ${FILE_VARIABLE}, else ./{DEFAULT_FILE}.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One cluster file, with what is wrong with it and is not ignored."""
+
+    file: Path
+    cluster: Cluster | None
+    """None: it cannot be loaded."""
+    problems: tuple[Problem, ...]
+    """All that is wrong with it."""
+    found: Screened
+    hint: str | None = None
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """What is wrong and not ignored, with its rule in brackets."""
+        kept = {_remark(problem): problem for problem in self.problems}
+        errors = [kept[each] for each in self.found.kept if each in kept]
+        return tuple(replace(each, message=f"{each.message} [{each.rule}]") for each in errors)
 
 
 def validate(
-    file: ClusterFile = None,
+    files: Given = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    sarif: Sarif = False,
+    github: Github = False,
+    ignore: Ignore = None,
+    strict: Strict = False,
 ) -> None:
-    """Check a cluster file; print every problem with its place.
+    """Check cluster files; print every problem with its place.
+
+    Exit code 3 where there is a problem (with --strict, a warning). Problems that are ignored do
+    not count, but other commands still refuse the file.
 
     Example: dslaunch validate cluster.yaml
     """
-    import json as jsonlib
+    from dslaunch.cluster.findings import NAMES
+    from dslaunch.lint import fails
+
+    wanted = form(as_json=json, sarif=sarif, github=github)
+    rules = ignored_rules(ignore, NAMES)
+    judged = [_judge(find_cluster(file), rules) for file in files or (None,)]
+    remarks = [remark for each in judged for remark in each.found.kept]
+    if wanted == "json":
+        _print_json(judged)
+    elif wanted == "text":
+        _print_text(judged)
+    else:
+        show(remarks, wanted)
+    if fails(remarks, strict=strict):
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _judge(file: Path, ignore: Collection[str]) -> Judged:
+    """Load a cluster file, and sort out what is ignored. Raises ConfigError if it is unreadable."""
+    from dslaunch.cluster.findings import NAMES
+    from dslaunch.cluster.load import check_names, read_text
+    from dslaunch.lint import mentions, screened
+
+    text = read_text(file)
+    cluster: Cluster | None = None
+    problems: tuple[Problem, ...] = ()
+    hint = None
+    try:
+        cluster = open_cluster(file)
+        check_names(file, _names())
+    except ConfigError as error:
+        problems, hint = error.problems, error.hint
+    remarks = [_remark(problem) for problem in problems]
+    said = mentions(text)
+    found = screened(remarks, file=str(file), known=NAMES, ignore=ignore, said=said)
+    return Judged(file, cluster, problems, found, hint)
+
+
+def _remark(problem: Problem) -> Remark:
+    from dslaunch.lint import Remark
+
+    place = (problem.file, problem.line, problem.column, problem.path)
+    return Remark(problem.rule, "error", *place, problem.message)
+
+
+def _print_json(judged: list[Judged]) -> None:
+    """An object for one file, a list of them for several."""
+    import json
     from dataclasses import asdict
 
-    from dslaunch.errors import ConfigError
+    told = [
+        {
+            **(count(each.cluster) if each.cluster else {}),
+            "problems": [asdict(remark) for remark in each.found.kept],
+            "ignored": each.found.ignored,
+        }
+        for each in judged
+    ]
+    ui.result(json.dumps(told[0] if len(told) == 1 else told, indent=2))
 
-    try:
-        counts = count(open_cluster(file))
-    except ConfigError as error:
-        if not json:
-            raise
-        problems = [asdict(problem) for problem in error.problems]
-        ui.result(jsonlib.dumps({"problems": problems}, indent=2))
-        raise typer.Exit(error.exit_code) from None
-    ui.result(jsonlib.dumps({**counts, "problems": []}, indent=2) if json else in_words(counts))
+
+def _print_text(judged: list[Judged]) -> None:
+    """What each file has on standard output, what is wrong with it on standard error."""
+    for each in judged:
+        for remark in each.found.kept:
+            if remark.level != "error":
+                ui.say(f"{remark} [{remark.rule}]")
+        if each.errors:
+            ui.error(ConfigError(each.errors, hint=each.hint))
+        elif each.cluster is None:
+            ui.say(f"{each.file}: every problem is ignored; other commands still refuse the file")
+        else:
+            ui.result(in_words(count(each.cluster)))
+
+
+def _names() -> Names:
+    """The names that launchers and checks have, installed ones among them."""
+    from importlib.metadata import entry_points
+
+    from dslaunch.cluster.rules import Names
+    from dslaunch.launch import launchers
+    from dslaunch.preflight import checks
+
+    installed = tuple(entry.name for entry in entry_points(group="dslaunch.launchers"))
+    known = {name: tuple(check.limits) for name, check in checks.load().items()}
+    return Names((*launchers.names(), *installed), known)
 
 
 def count(cluster: Cluster) -> dict[str, Any]:

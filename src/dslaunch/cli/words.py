@@ -33,6 +33,8 @@ class JobOptions:
     """`NAME=VALUE`, or `NAME` to copy the caller's value."""
     fallback: str | None = None
     """The script where neither the words nor the cluster file name one; None: one is needed."""
+    command: str = "run"
+    """The command that is called, for its hints."""
 
 
 class MoreOptions(Exception):
@@ -87,9 +89,20 @@ def make_job(
     if options.module and options.no_python:
         raise UsageError("--module and --no-python exclude each other")
     defaults = cluster.job or JobDefaults()
-    kind: Kind = "module" if options.module else "command" if options.no_python else "script"
+    kind: Kind = "script"
+    if options.module:
+        kind = "module"
+    elif options.no_python:
+        kind = "command"
     if program is None:
-        program, kind, args = _default_program(defaults, kind, options.fallback)
+        program, kind, args = _default_program(defaults, kind, options)
+    elif not program:
+        raise UsageError("the script's name is empty", hint="check the variable that it comes from")
+    if kind == "module" and program.endswith(".py"):
+        raise UsageError(
+            f"--module {program}: a module's name has no .py",
+            hint=f"leave --module out to run the file, or name the module: {_module_name(program)}",
+        )
     if program.startswith("-"):
         raise UsageError(
             f"{program} stands where the script is expected",
@@ -98,15 +111,29 @@ def make_job(
     variables = dict(cluster.env)
     variables |= copied(cluster.env_from, environ)
     variables |= dict(defaults.env)
+    overrides = read_settings(options.env, environ)
+    _refuse_secrets(cluster, overrides)
+    for secret in cluster.secrets:  # which `env_from` may match; their values are in no file
+        variables.pop(secret.name, None)
     return Job(
         program=program,
         args=args,
         kind=kind,
         launcher=options.launcher or cluster.launcher,
         env=tuple(variables.items()),
-        overrides=tuple(read_settings(options.env, environ).items()),
+        overrides=tuple(overrides.items()),
         secrets=cluster.secrets,
     )
+
+
+def _refuse_secrets(cluster: Cluster, overrides: Mapping[str, str]) -> None:
+    """Raise UsageError for secrets among variables whose values are written down."""
+    names = [secret.name for secret in cluster.secrets if secret.name in overrides]
+    if names:
+        raise UsageError(
+            f"--env {', '.join(names)}: secrets of the cluster file, whose values are in no file",
+            hint="leave them out: they come from where `secrets` says, mostly your environment",
+        )
 
 
 def copied(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -134,8 +161,12 @@ def read_settings(settings: Sequence[str], environ: Mapping[str, str]) -> dict[s
     return found
 
 
+def _module_name(path: str) -> str:
+    return path.removeprefix("./").removesuffix(".py").replace("/", ".")
+
+
 def _default_program(
-    defaults: JobDefaults, kind: Kind, fallback: str | None
+    defaults: JobDefaults, kind: Kind, options: JobOptions
 ) -> tuple[str, Kind, tuple[str, ...]]:
     if kind != "script":
         flag = "--module" if kind == "module" else "--no-python"
@@ -144,9 +175,9 @@ def _default_program(
         return defaults.module, "module", defaults.args
     if defaults.script is not None:
         return defaults.script, "script", defaults.args
-    if fallback is not None:
-        return fallback, kind, ()
+    if options.fallback is not None:
+        return options.fallback, kind, ()
     raise UsageError(
         "no script: none given, and the cluster file has no `job:`",
-        hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
+        hint=f"dslaunch {options.command} CLUSTER.yaml SCRIPT [ARGS]...",
     )

@@ -27,16 +27,27 @@ class Discovered:
     source: str
     """In words for the file's first line: `hostfile hosts.txt`."""
     nodes: tuple[tuple[str, int], ...]
-    transport: str = "fabric"
+    transport: str = "auto"
     guessed_slots: bool = False
     """Nobody said how many slots there are."""
     notes: tuple[str, ...] = ()
     """What was left out, for people."""
+    counts_gpus: bool = True
+    """Whether SLURM knows of GPUs there."""
+    gpu_types: tuple[tuple[str, str], ...] = ()
+    """Hosts and the type of their GPUs as SLURM calls it, where it does."""
+    users: tuple[tuple[str, str], ...] = ()
+    """Hosts and the users to log in as, where the source names any."""
+    config_file: str | None = None
+    """The SSH configuration that the names are from, if it is not the usual one."""
 
 
-def from_hostfile(text: str, name: str) -> Discovered:
-    """Take the hosts of a DeepSpeed hostfile. Raises ConfigError."""
-    return Discovered(f"hostfile {name}", parse_hostfile(text, name))
+def from_hostfile(text: str, name: str, slots: int | None = None) -> Discovered:
+    """Take the hosts of a hostfile; `slots` is for lines that name none. Raises ConfigError."""
+    lines = parse_hostfile(text, name, slots)
+    nodes = tuple((line.host, line.slots) for line in lines)
+    users = tuple((line.host, line.user) for line in lines if line.user is not None)
+    return Discovered(f"hostfile {name}", nodes, users=users)
 
 
 def from_hosts(folded: str, slots: int | None) -> Discovered:
@@ -45,31 +56,55 @@ def from_hosts(folded: str, slots: int | None) -> Discovered:
     return Discovered(f"hosts {folded}", _alike(hosts, slots), guessed_slots=slots is None)
 
 
-def from_ssh_config(text: str, slots: int | None) -> Discovered:
+def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Discovered:
     """Take the `Host` entries of an ssh_config that look like nodes. Raises UsageError.
 
-    Left out are patterns, the jump hosts of others, and hosts whose user is `git`.
+    Left out are patterns, jump hosts, hosts whose user is `git`, and further names of a machine:
+    those of the same HostName and port. `file` is the configuration's path if it is not the user's
+    own; the names mean nothing without it.
     """
-    users: dict[str, str] = {}
-    jumps: set[str] = set()
-    included = False
-    for names, keyword, value in _ssh_settings(text):
-        included |= keyword == "include"
-        if keyword == "host":
-            users |= dict.fromkeys(names, "")
-        elif keyword == "user":
-            users |= dict.fromkeys(names, value)
-        elif keyword == "proxyjump":
-            jumps |= {hop.rpartition("@")[2].partition(":")[0] for hop in value.split(",")}
-    hosts = [h for h, user in users.items() if user != "git" and h not in jumps]
-    if not hosts:
+    settings = list(_ssh_settings(text))
+    hosts = _settings_by_host(settings)
+    jumps = {_hop_name(hop) for _, key, value in settings if key == "proxyjump"
+             for hop in value.split(",")}  # fmt: skip
+    commands = (value.split() for _, key, value in settings if key == "proxycommand")
+    jumps |= {word for words in commands for word in words if word in hosts}
+    # an address in ProxyJump may be what an alias stands for
+    passed = {name for name, own in hosts.items() if {name, own.get("hostname", "")} & jumps}
+    notes = [f"left out, since nodes are reached through it: {name}" for name in passed]
+    machines: dict[tuple[str, str], str] = {}
+    for name, own in hosts.items():
+        if name in passed or own.get("user") == "git":
+            continue
+        machine = own.get("hostname", name).lower().replace("%h", name), own.get("port", "22")
+        first = machines.setdefault(machine, name)
+        if first != name:
+            notes.append(f"left out, since it is another name of {first}: {name}")
+    if not machines:
         raise UsageError("the ssh config has no `Host` entry that looks like a node")
-    left_out = [name for name in users if name not in hosts]
-    notes = [f"left out, since nodes are reached through it: {h}" for h in left_out if h in jumps]
-    notes += ["what the ssh config includes was not read"] if included else []
+    if any(key == "include" for _, key, _ in settings):
+        notes.append("what the ssh config includes was not read")
     return Discovered(
-        "the ssh config", _alike(hosts, slots), guessed_slots=slots is None, notes=tuple(notes)
+        "the ssh config",
+        _alike(machines.values(), slots),
+        config_file=file,
+        guessed_slots=slots is None,
+        notes=tuple(notes),
     )
+
+
+def _settings_by_host(settings: list[tuple[list[str], str, str]]) -> dict[str, dict[str, str]]:
+    """Return the settings of each host that has a `Host` line; the first of a keyword holds."""
+    hosts: dict[str, dict[str, str]] = {}
+    for names, keyword, value in settings:
+        for name in names:
+            hosts.setdefault(name, {}).setdefault(keyword, value)
+    return hosts
+
+
+def _hop_name(hop: str) -> str:
+    """Return the host of `ssh://user@host:port`."""
+    return hop.strip().removeprefix("ssh://").rpartition("@")[2].partition(":")[0]
 
 
 def from_slurm(environ: Mapping[str, str], slots: int | None) -> Discovered:
@@ -97,7 +132,9 @@ def from_machine(listed: str, slots: int | None) -> Discovered:
     """Take this machine alone, with the GPUs that `nvidia-smi -L` lists; two slots for none."""
     gpus = len(set(_GPU.findall(listed)))
     count = slots or gpus or 2
-    return Discovered("this machine", (("localhost", count),), "local", not (slots or gpus))
+    guessed = not (slots or gpus)
+    nodes = (("localhost", count),)
+    return Discovered("this machine", nodes, transport="local", guessed_slots=guessed)
 
 
 def gpus_per_node(environ: Mapping[str, str], group: str = "") -> int | None:

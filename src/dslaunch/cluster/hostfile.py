@@ -1,8 +1,9 @@
-"""DeepSpeed's hostfile, `host slots=N`, read strictly. Pure."""
+"""Hostfiles: DeepSpeed's `host slots=N`, MPI's `host:N`, and bare names, read strictly. Pure."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
@@ -11,52 +12,92 @@ from dslaunch.errors import ConfigError, Problem
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"(\S+)\s+slots=([0-9]{1,9})(.*)", re.ASCII)
-_REST = re.compile(r"(?:\s+max_slots=([0-9]{1,9}))?\s*(?:\s#.*)?", re.ASCII)
+_REST = re.compile(r"(?:\s+max[-_]slots=([0-9]{1,9}))?\s*(?:\s#.*)?", re.ASCII)
+_COUNTED = re.compile(r"([^\s:]+):([0-9]{1,9})(?:\s#.*)?", re.ASCII)
+_BARE = re.compile(r"([^\s:=,\[\]]+)(?:\s#.*)?", re.ASCII)
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
+EXPECTED = "expected `host slots=N`"
+HINT = "a line is `host slots=N`, `host:N` or, with `--slots N`, `host`; `user@host` is fine"
 
 
-def parse_hostfile(text: str, file: str) -> tuple[tuple[str, int], ...]:
-    """Read host and slots of each line. Raises ConfigError with every bad line.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One host of a hostfile."""
 
-    What DeepSpeed (0.19.8, launcher/runner.py, `_parse_hostfile`) reads without a word as
-    something else is an error here: text after the digits, of which it takes no notice, so that
+    host: str
+    slots: int
+    user: str | None = None
+
+
+def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[Line, ...]:
+    """Read the host and the slots of each line; `slots` is for lines that have none.
+
+    Raises ConfigError with every bad line. A line is DeepSpeed's `host slots=N`, also with
+    `max_slots=M` or Open MPI's `max-slots=M` behind it, MPICH's `host:N`, or a name alone.
+
+    What DeepSpeed (0.19.8, launcher/runner.py, `_parse_hostfile`) silently reads as
+    something else is an error here: text after the digits, which it ignores, so that
     `a slots=4,b slots=2` is one host; `slots=0`, a node without a process; a byte order mark,
     which becomes a part of the first name; names that its include texts cannot carry.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Line] = {}
     problems = []
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        fault = _fault(line, found)
-        if fault is not None:
-            problems.append(Problem(file, number, 1, "", fault))
-        elif match := _LINE.fullmatch(line):
-            found[match[1]] = int(match[2])
+        read = _read(line, slots)
+        if isinstance(read, Line):
+            read = _fault(read, found) or read
+        if isinstance(read, Line):
+            found[read.host] = read
+        else:
+            problems.append(Problem(file, number, 1, "", read, source=line))
     if not found and not problems:
         problems.append(Problem(file, 0, 0, "", "has no host, expected lines of `host slots=N`"))
     if problems:
-        raise ConfigError(tuple(problems))
-    return tuple(found.items())
+        raise ConfigError(tuple(problems), hint=HINT)
+    return tuple(found.values())
 
 
-def _fault(line: str, found: dict[str, int]) -> str | None:
-    """Say what is wrong with a line, if anything is."""
+def _read(line: str, slots: int | None) -> Line | str:
+    """Return what a line says, or what is wrong with it."""
     if line.startswith("\ufeff"):
         return "a byte order mark, which DeepSpeed takes for a part of the name; save it without"
-    match = _LINE.fullmatch(line)
+    if match := _LINE.fullmatch(line):
+        return _with_slots(match)
+    if match := _COUNTED.fullmatch(line):
+        return _line(match[1], int(match[2]))
+    match = _BARE.fullmatch(line)
     if match is None:
-        return f"expected `host slots=N`, got {shortened(line)}"
-    host, slots, after = match[1], int(match[2]), match[3]
+        return f"{EXPECTED}, got {shortened(line)}"
+    if slots is None:
+        return f"{EXPECTED}, got {shortened(line)}; name the slots with --slots N"
+    return _line(match[1], slots)
+
+
+def _with_slots(match: re.Match[str]) -> Line | str:
+    host, count, after = match[1], int(match[2]), match[3]
     rest = _REST.fullmatch(after)
     if rest is None:
-        return f"{shortened(after.strip())} after `slots={slots}`, which DeepSpeed ignores"
+        return f"{shortened(after.strip())} after `slots={count}`, which DeepSpeed ignores"
+    if rest[1] is not None and int(rest[1]) < count:
+        return f"host {host!r} has more slots, {count}, than max_slots, {rest[1]}"
+    return _line(host, count)
+
+
+def _line(name: str, slots: int) -> Line:
+    user, at, host = name.rpartition("@")
+    return Line(host, slots, user) if at and _USER.fullmatch(user) else Line(name, slots)
+
+
+def _fault(line: Line, found: dict[str, Line]) -> str | None:
+    """Say what is wrong with a host, if anything is."""
+    host, slots = line.host, line.slots
     if host in found:
         return f"host {host!r} is there already"
     if slots == 0:
         return f"host {host!r} has no slots; leave it out"
     if slots > MOST_SLOTS:
         return f"host {host!r} has {slots} slots, at most {MOST_SLOTS} can be"
-    if rest[1] is not None and int(rest[1]) < slots:
-        return f"host {host!r} has more slots, {slots}, than max_slots, {rest[1]}"
     return host_fault(host)

@@ -6,11 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError, core_schema
 
 from dslaunch.cluster.model import MOST_SLOTS
 
+MOST_PORT = 65535
+_RANGE = "`auto`, a port or a range of ports such as `29600-29610`"
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 
 
@@ -42,6 +52,19 @@ def automatic(value: Any) -> str:
     return "<auto>" if value == "auto" else "<value>"
 
 
+def ports(value: Any) -> str:
+    """Tell `auto`, a port and a range of ports apart, for a `Discriminator`."""
+    return "<range>" if isinstance(value, str) and value != "auto" else automatic(value)
+
+
+def _in_order(text: str) -> str:
+    """Give a range of ports back if its first port is not above the last."""
+    first, last = map(int, text.split("-"))
+    if 1 <= first <= last <= MOST_PORT:
+        return text
+    raise PydanticCustomError("words", "expected {what}", {"what": _RANGE})
+
+
 def _listed(value: Any) -> str:
     return "<list>" if isinstance(value, list) else "<scalar>"
 
@@ -69,7 +92,8 @@ Jump = Annotated[
     str,
     Matching(f"{_HOP}(?:,{_HOP})*", "jump hosts such as `user@bastion:22`, with commas between"),
 ]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Port = Annotated[int, Field(ge=1, le=MOST_PORT)]
+PortRange = Annotated[str, Matching(r"[0-9]{1,5}-[0-9]{1,5}", _RANGE), AfterValidator(_in_order)]
 Slot = Annotated[int, Field(ge=0, le=MOST_SLOTS - 1)]
 Slots = Annotated[
     Annotated[int, Field(ge=1, le=MOST_SLOTS), Tag("<scalar>")]

@@ -13,6 +13,7 @@ from dslaunch.cluster import model
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from dslaunch.cluster.rules import Names
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
 
@@ -32,14 +33,59 @@ def parse_cluster(text: str, file: str) -> model.Cluster:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
     from dslaunch.cluster import findings, rules, schema, yamltext
 
-    document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
+    try:
+        document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
+    except ConfigError as error:
+        raise _stranger(text, None, file) or _with_lines(text, error.problems) from None
+    stranger = _stranger(text, document.data, file)
+    if stranger is not None:
+        raise stranger
     checked = findings.check(document)
     found = rules.expand_nodes(document, checked)
     contradictions = rules.contradictions(document, checked, found.nodes)
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
     if problems or checked.file is None:
-        raise ConfigError(_first(_each_place_once(problems)))
+        raise _with_lines(text, _first(_each_place_once(problems)))
     return _cluster(checked.file, found.nodes, file)
+
+
+def check_names(path: Path, names: Names) -> None:
+    """Check the names of launchers, checks and thresholds in a valid cluster file.
+
+    Raises ConfigError. Apart from `load_cluster`, since it takes every check to know their names.
+    """
+    from dslaunch.cluster import rules, schema, yamltext
+
+    text = read_text(path)
+    document = yamltext.parse(text, str(path), verbatim=schema.VERBATIM)
+    problems = tuple(rules.unknown_names(document, names))
+    if problems:
+        raise _with_lines(text, problems)
+
+
+def _stranger(text: str, data: object, file: str) -> ConfigError | None:
+    """Name a file of another kind as what it is."""
+    from dslaunch.cluster.strangers import recognized
+
+    found = recognized(text, data, file)
+    if found is None:
+        return None
+    problem = Problem(file, 0, 0, "", f"this is {found.kind}, not a cluster file")
+    return ConfigError((problem,), hint=found.hint.format(file=file))
+
+
+def _with_lines(text: str, problems: tuple[Problem, ...]) -> ConfigError:
+    """Put the text's lines to the problems, except where a secret may stand."""
+    lines = text.removeprefix("\ufeff").split("\n")
+
+    def shown(problem: Problem) -> Problem:
+        number = problem.line
+        secret = problem.path.startswith("secrets") or "env" in re.split(r"\W+", problem.path)
+        if secret or not 0 < number <= len(lines):
+            return problem
+        return replace(problem, source=lines[number - 1].rstrip("\r"))
+
+    return ConfigError(tuple(map(shown, problems)))
 
 
 def read_text(path: Path) -> str:
@@ -97,6 +143,14 @@ def _first(problems: list[Problem]) -> tuple[Problem, ...]:
     return tuple(told)
 
 
+def _ports(value: int | str) -> tuple[int, int] | None:
+    """The first and the last port of a port or a range."""
+    if value == "auto":
+        return None
+    first, _, last = str(value).partition("-")
+    return int(first), int(last or first)
+
+
 def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Cluster:
     from dslaunch.cluster.rules import secrets
 
@@ -109,6 +163,7 @@ def _cluster(file: ClusterFile, nodes: list[model.Node], name: str) -> model.Clu
         network=model.Network(
             interface=None if network.interface == "auto" else network.interface,
             master_port=None if network.master_port == "auto" else network.master_port,
+            control_port=_ports(network.control_port),
         ),
         storage=model.Storage(
             None if storage.shared == "auto" else storage.shared,
@@ -141,13 +196,20 @@ def slurm_settings(section: SlurmSection) -> model.Slurm:
     """Give the settings; those that are not of our own making are handed on to sbatch."""
     given = section.model_dump(exclude_none=True)
     own = {name: given.pop(name) for name in _OWN_SLURM if name in given}
-    for name in ("setup", "directives"):
+    for name in ("setup", "teardown", "srun", "directives"):
         own[name] = tuple(own[name])
-    own |= {name: int(own[name]) for name in ("nodes", "requeue") if name in own}
+    if "requeue" in own:
+        own["requeue"] = None if own["requeue"] == "site" else int(own["requeue"])
+    if "restarts" in own:
+        own["restarts"] = int(own["restarts"])
+    if section.supervised is not None:
+        own["supervised"] = section.supervised == "true"
+    if "shell" in own:
+        own["shell"] = own["shell"] if own["shell"].startswith("/") else f"/bin/{own['shell']}"
     if section.container is not None:
-        box = section.container
-        mounts, options = tuple(box.mounts), tuple(box.options)
-        own["container"] = model.Container(box.runtime, box.image, mounts, options)
+        from dslaunch.cluster.container_section import container_of
+
+        own["container"] = container_of(section.container)
     return model.Slurm(options=tuple(given.items()), **own)
 
 

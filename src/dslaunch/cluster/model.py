@@ -41,6 +41,8 @@ class Node:
     labels: Pairs = ()
     spare: bool = False
     """A spare waits; it is in no allocation unless it is named."""
+    step_gpus: int | None = None
+    """GPUs that the SLURM allocation has there, which every step must request; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Ssh:
     fanout: int = 32
     """How many connections are opened at the same time."""
     config_file: str | None = None
-    """An ssh_config to read instead of ~/.ssh/config."""
+    """An ssh_config to read instead of ~/.ssh/config and the system's, as `ssh -F` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class Network:
 
     interface: str | None = None
     master_port: int | None = None
+    control_port: tuple[int, int] | None = None
+    """The first and the last port on which the first node of a detached run may listen for the
+    other nodes; None: any free one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,14 @@ class Container:
     runtime: str
     image: str
     mounts: tuple[str, ...] = ()
+    """`DIRECTORY`, `DIRECTORY:PATH` or `DIRECTORY:PATH:FLAGS`."""
     options: tuple[str, ...] = ()
+    workdir: str | None = None
+    """Where the ranks start, as the container sees it; None: the job's working directory."""
+    gpu: str | None = None
+    """`nvidia`, `rocm` or `none`; None: as the runtime does by itself."""
+    env: tuple[str, ...] = ()
+    """Names of further variables that the container gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +125,8 @@ class Slurm:
     options: Pairs = ()
     """Options of sbatch that are handed on: their long names with `_` for `-`, and values."""
     job_name: str | None = None
-    nodes: int | None = None
-    """How many; None: as many as are chosen."""
+    nodes: str | None = None
+    """How many, or a range `2-4`; None: as many as are chosen."""
     gpus: str = "gres"
     """`gres`, `gpus_per_node` or `none`: which option names them."""
     gpu_label: str | None = None
@@ -122,16 +134,28 @@ class Slurm:
     exclusive: str | None = None
     """`true`, `false`, `user`, `mcs`; None: unless a part of a node is asked for."""
     output: str | None = None
-    requeue: int = 0
-    """How often the job may go back into the queue."""
+    requeue: int | None = 0
+    """How often the job may go back into the queue; None: as the site has set it."""
     signal: str | None = None
     """`USR1@600`: what the ranks get so many seconds before the time limit."""
+    supervised: bool = False
+    """Whether the job runs `dslaunch run --slurm`."""
+    restarts: int | None = None
+    """How often the ranks are restarted within the job; None: as the launcher does by itself."""
     setup: tuple[str, ...] = ()
     """Shell lines before the start, on the first node."""
+    teardown: tuple[str, ...] = ()
+    """Shell lines after the end, on the first node."""
+    shell: str = "/bin/bash"
+    """The interpreter of the batch script, with at most one option."""
+    srun: tuple[str, ...] = ()
+    """More words for srun: options, and `NAME=value` for its environment."""
     master_suffix: str = ""
     container: Container | None = None
     directives: tuple[str, ...] = ()
     """More `#SBATCH` options, verbatim."""
+    displaced: tuple[str, ...] = ()
+    """The options of sbatch that `directives` have instead of ours (`slurm.effective`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +175,8 @@ class Cluster:
 
     name: str
     nodes: tuple[Node, ...]
-    transport: str = "fabric"
+    transport: str = "auto"
+    """How nodes are reached; `auto`: `fabric`, or `openssh` if the SSH configuration needs it."""
     ssh: Ssh = field(default_factory=Ssh)
     network: Network = field(default_factory=Network)
     storage: Storage = field(default_factory=Storage)

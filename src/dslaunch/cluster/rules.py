@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from dslaunch.cluster.findings import Checked
+from dslaunch.cluster.container_section import container_of
+from dslaunch.cluster.findings import Checked, did_you_mean
 from dslaunch.cluster.model import Node, SecretSource
 from dslaunch.cluster.names import address_fault, host_fault, plain_address
-from dslaunch.cluster.nodeset import LIMIT, expand
+from dslaunch.cluster.nodeset import LIMIT, expand, shortened
+from dslaunch.cluster.runtimes import complaints
 from dslaunch.cluster.schema import ClusterFile, NodeEntry
 from dslaunch.cluster.yamltext import Document, Path
 from dslaunch.errors import Problem
@@ -58,11 +60,12 @@ class Nodes:
         except ValueError as error:
             self.problem(path, str(error))
             return ()
-        bad = next(filter(None, map(fault, names)), None)
-        if bad is not None:
-            self.problem(path, bad)
-            return ()
-        self._claim(path, names)
+        faults = [(name, found) for name in names if (found := fault(name)) is not None]
+        if faults:
+            more = f" (and {len(faults) - 1:,} more)" if len(faults) > 1 else ""
+            self.problem(path, f"{faults[0][1]}{more}")
+        wrong = {name for name, _ in faults}
+        self._claim(path, tuple(name for name in names if name not in wrong))
         return names
 
     def _claim(self, path: Path, names: tuple[str, ...]) -> None:
@@ -130,6 +133,7 @@ def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> I
         *_spares_only(nodes, checked),
         *_job(file, checked),
         *_open_secrets(file, entries),
+        *_container(file),
     ):
         yield document.problem(path, words)
 
@@ -177,6 +181,13 @@ def _job(file: ClusterFile, checked: Checked) -> Iterator[_Complaint]:
         yield ("job",), "needs `script` or `module`"
 
 
+def _container(file: ClusterFile) -> Iterator[_Complaint]:
+    section = file.slurm.container
+    if section is not None:
+        for path, words in complaints(container_of(section)):
+            yield ("slurm", "container", *path), words
+
+
 def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
     """Find secrets that are named twice, or named as what is written down as well."""
     hidden: set[str] = set()
@@ -194,3 +205,44 @@ def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> I
         for name in names:
             if name in hidden:
                 yield (*where, name), f"`{name}` is a secret; leave it out here"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What other parts of the program know by name."""
+
+    launchers: tuple[str, ...]
+    checks: Mapping[str, tuple[str, ...]]
+    """Every check with its thresholds."""
+
+
+def unknown_names(document: Document, names: Names) -> Iterator[Problem]:
+    """Find names in the data of a valid file that no launcher, check or threshold has."""
+    launcher = document.data.get("launcher")
+    if isinstance(launcher, str) and launcher not in names.launchers:
+        yield document.problem(("launcher",), _unknown("launcher", launcher, names.launchers))
+    section = document.data.get("preflight") or {}
+    for index, word in enumerate(section.get("skip") or ()):
+        families = {name.partition(".")[0] for name in names.checks}
+        if str(word) not in families | set(names.checks):
+            words = _unknown("check", str(word), names.checks)
+            yield document.problem(("preflight", "skip", index), words)
+    for key in ("severity", "limits"):
+        for name in section.get(key) or {}:
+            if name not in names.checks:
+                yield document.problem(
+                    ("preflight", key, name), _unknown("check", name, names.checks)
+                )
+    for name, limits in (section.get("limits") or {}).items():
+        has = names.checks.get(name)
+        for word in limits if has is not None else ():
+            if has is not None and word not in has:
+                path: Path = ("preflight", "limits", name, word)
+                yield document.problem(path, _unknown(f"threshold of {name}", word, has))
+
+
+def _unknown(what: str, word: str, names: Iterable[str]) -> str:
+    known = tuple(names)
+    near = did_you_mean(word, known)
+    listed = f"; there are: {', '.join(known)}" if 0 < len(known) < 10 else ""
+    return f"unknown {what} {shortened(word)}{near}{listed if known else '; it has none'}"

@@ -19,6 +19,7 @@ from dslaunch.cluster.kinds import (
     Label,
     Matching,
     Port,
+    PortRange,
     Section,
     Slots,
     Text,
@@ -27,6 +28,7 @@ from dslaunch.cluster.kinds import (
     Written,
     automatic,
     mapped,
+    ports,
 )
 from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import SlurmSection
@@ -104,7 +106,9 @@ class SshSection(Section):
     )
     fanout: int = Field(32, ge=1, le=1024, description="How many connections open at once.")
     config_file: Text | None = Field(
-        None, description="An ssh_config to read instead of ~/.ssh/config."
+        None,
+        description="An ssh_config to read instead of ~/.ssh/config and /etc/ssh/ssh_config, as "
+        "`ssh -F` does.",
     )
 
 
@@ -124,6 +128,15 @@ class NetworkSection(Section):
             description="The port where the ranks meet. `auto`: one that is free on the master. "
             "A number is used as given, after a check that it is free.",
         )
+    )
+    control_port: Annotated[
+        Auto | Annotated[Port, Tag("<value>")] | Annotated[PortRange, Tag("<range>")],
+        Discriminator(ports),
+    ] = Field(
+        "auto",
+        description="The port, or a range such as `29600-29610`, on which the first node of a "
+        "detached run listens for the other nodes. `auto`: any free one. Name it where a firewall "
+        "has to let it through.",
     )
 
 
@@ -190,11 +203,12 @@ class ClusterFile(Section):
         description="The machines, in rank order. One entry may stand for many.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Literal["local", "fabric", "openssh", "srun", "fake"] = Field(
-        "fabric",
+    transport: Literal["auto", "local", "fabric", "openssh", "srun"] = Field(
+        "auto",
         description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
-        "system's ssh), `srun` (steps of the SLURM allocation that we are in), `local` (this "
-        "machine), `fake` (a script of answers, for tests).",
+        "system's ssh), `auto` (`fabric`, or `openssh` if the SSH configuration needs it), "
+        "`srun` (steps of the SLURM allocation that we are in), `local` (this "
+        "machine).",
     )
     ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
     network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")

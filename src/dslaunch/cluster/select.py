@@ -15,6 +15,7 @@ from itertools import islice
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.cluster.nodeset import expand, fold, numbers, shortened
 from dslaunch.errors import SelectionError
+from dslaunch.plural import counted
 
 Slots = tuple[int, ...]
 Chosen = list[tuple[Node, Slots]]
@@ -59,6 +60,17 @@ def select(cluster: Cluster, selection: Selection = Selection()) -> Allocation:
     if not chosen:
         raise SelectionError("the selection is empty: no slot is left", hint=_there_are(known))
     return Allocation.of(_first(chosen, selection))
+
+
+def check_min_nodes(wanted: int | None, allocation: Allocation) -> None:
+    """Raise SelectionError where a run is to go on with more nodes than it starts with."""
+    count = len(allocation.placements)
+    if wanted is not None and wanted > count:
+        raise SelectionError(
+            f"--min-nodes {wanted}: only {counted(count, 'node')} selected: "
+            f"{_folded(list(allocation.hosts))}",
+            hint=f"give at most {count}, or select more nodes",
+        )
 
 
 def parse_filter(text: str, known: dict[str, Node], option: str) -> dict[str, Slots]:

@@ -6,28 +6,38 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dslaunch.cluster.container_section import ContainerSection, OneLine
 from dslaunch.cluster.kinds import Label, Matching, Section, Text, Written
 
-OneLine = Annotated[Written, Matching(r"[^\s\x00](?:[^\r\n\x00]*[^\s\x00])?", "text of one line")]
-Memory = Annotated[Written, Matching(r"[0-9]+[KMGT]?", "a size such as `500G`, or `0` for all")]
-Signal = Annotated[Written, Matching(r"USR[12]@[1-9][0-9]{0,4}", "such as `USR1@600`")]
+Memory = Annotated[
+    Written, Matching(r"[0-9]+(?:[KMGT]B?)?", "a size such as `500G` or `500GB`, or `0` for all")
+]
+Signal = Annotated[
+    Written,
+    Matching(
+        r"(?:R?B?:|BR:)?(?:SIG)?(?:USR1|USR2|TERM|HUP|INT|CONT)(?:@[0-9]{1,5})?",
+        "such as `USR1@600`, with one of USR1, USR2, TERM, HUP, INT, CONT and at most 65535 s",
+    ),
+]
+SrunWord = Annotated[
+    Written,
+    Matching(
+        r"--[a-z][a-z0-9-]*(?:=[^\r\n\x00]*)?|[A-Z_][A-Z0-9_]*=[^\r\n\x00]*",
+        "an option such as `--cpu-bind=none`, or a variable such as `SLURM_CPU_BIND=none`",
+    ),
+]
+Shell = Annotated[
+    Written,
+    Matching(r"(?:/[\w./-]*/)?bash(?: (?:-[a-z]+|--[a-z]+))?", "`bash`, `bash -l` or a path of it"),
+]
+NodeCount = Annotated[
+    Written,
+    Matching(
+        r"[1-9][0-9]{0,6}(?:-[1-9][0-9]{0,6})?", "a number of nodes, or a range such as `2-4`"
+    ),
+]
 NamePart = Annotated[Written, Matching(r"[A-Za-z0-9.-]+", "part of a host's name")]
 Count = Annotated[Written, Matching(r"[1-9][0-9]{0,6}", "a number from 1 to 9999999")]
-
-
-class ContainerSection(Section):
-    """The image in which the ranks run."""
-
-    runtime: Literal["pyxis", "apptainer"] = Field(
-        "pyxis", description="`pyxis`: the plugin of srun; `apptainer`: the program on the nodes."
-    )
-    image: OneLine = Field(description="What the runtime is given, such as `/images/train.sqsh`.")
-    mounts: list[OneLine] = Field(
-        default_factory=list, description="Directories to see in it: `/data`, `/data:/mnt:ro`."
-    )
-    options: list[OneLine] = Field(
-        default_factory=list, description="More words for srun, or for `apptainer exec`."
-    )
 
 
 class SlurmSection(Section):
@@ -47,8 +57,10 @@ class SlurmSection(Section):
         ]
         | None
     ) = Field(None, description="The time limit, such as `20:00:00` or `2-12`.")
-    nodes: Count | None = Field(
-        None, description="How many nodes. Default: as many as are chosen from `nodes`."
+    nodes: NodeCount | None = Field(
+        None,
+        description="How many nodes, or a range: `2-4`. Default: as many as are chosen from "
+        "`nodes`.",
     )
     gpus: Literal["gres", "gpus_per_node", "none"] = Field(
         "gres",
@@ -62,13 +74,36 @@ class SlurmSection(Section):
     cpus_per_task: Count | None = Field(
         None, description="CPUs of each node's launcher, or of each rank with `launcher: direct`."
     )
-    mem: Memory | None = Field(None, description="Memory of each node.")
+    mem: Memory | None = Field(
+        None,
+        description="Memory of each node: `500G`, `500GB`, or `0` for all of it. Default: what the "
+        "site has set (DefMemPerNode and its like), which may be less, also with `exclusive`.",
+    )
+    mem_per_cpu: Memory | None = Field(None, description="Memory for each CPU, instead of `mem`.")
+    mem_per_gpu: Memory | None = Field(None, description="Memory for each GPU, instead of `mem`.")
+    cpus_per_gpu: Count | None = Field(
+        None, description="CPUs for each GPU, instead of `cpus_per_task`; needs GPUs as GRES."
+    )
+    tmp: Memory | None = Field(None, description="Disk space that each node must have in TmpFS.")
+    comment: OneLine | None = Field(None, description="Any text, for the site's accounting.")
+    licenses: OneLine | None = Field(None, description="Licenses, such as `matlab:2,ansys`.")
+    wckey: OneLine | None = Field(None, description="The workload characterization key.")
+    segment: Count | None = Field(
+        None,
+        description="Nodes that must lie in one block of the network, with topology/block "
+        "(SLURM 24.05 or later).",
+    )
     constraint: OneLine | None = Field(None, description="Features that the nodes must have.")
     exclusive: (
-        Annotated[Written, Matching(r"true|false|user|mcs", "true, false, `user` or `mcs`")] | None
+        Annotated[
+            Written,
+            Matching(r"true|false|user|mcs|topo", "true, false, `user`, `mcs` or `topo`"),
+        ]
+        | None
     ) = Field(
         None,
-        description="Whole nodes. Default: `true`, unless `cpus_per_task` or `mem` is given.",
+        description="Whole nodes. Default: `true`, unless CPUs or memory are given. `topo`: whole "
+        "blocks of the network (SLURM 24.05 or later).",
     )
     reservation: OneLine | None = Field(None, description="A reservation's name.")
     nodelist: OneLine | None = Field(None, description="Nodes that must be among them, folded.")
@@ -83,25 +118,60 @@ class SlurmSection(Section):
         description="Where the output goes, with the patterns of sbatch. Its directory is made "
         "before the job is submitted. Default: `NAME-JOB.out` in the working directory.",
     )
+    error: OneLine | None = Field(
+        None, description="Where standard error goes. Default: with the output."
+    )
     array: (
         Annotated[Written, Matching(r"[0-9][0-9,:%-]*", "indexes such as `0-9%1` or `1,3`")] | None
     ) = Field(None, description="Many jobs in one; `0-9%1` is a chain of ten.")
     dependency: OneLine | None = Field(
         None, description="Jobs to wait for, such as `afterany:123` or `singleton`."
     )
-    requeue: Annotated[Written, Matching(r"[0-9]{1,4}", "how often, a number")] | None = Field(
+    requeue: (
+        Annotated[
+            Written,
+            Matching(r"[0-9]{1,4}|site", "how often, a number, or `site` as it is set there"),
+        ]
+        | None
+    ) = Field(
         None,
         description="How often the job may go back into the queue: after a lost node, a "
-        "preemption, or `signal`. Default: never.",
+        "preemption, or `signal`. `site`: as the site has set it (JobRequeue), without a limit. "
+        "Default: never.",
     )
     signal: Signal | None = Field(
         None,
-        description="What the ranks on all nodes get so many seconds before the time limit: "
-        "`USR1@600` or `USR2@600`. Ranks without a handler ignore it.",
+        description="What the ranks on all nodes get so many seconds before the time limit (60 "
+        "if not given): `USR1@600`, `TERM@120`. Ranks without a handler ignore it, except TERM.",
+    )
+    shell: Shell | None = Field(
+        None,
+        description="What runs the batch script: `bash -l` reads the login files. "
+        "Default: `/bin/bash`.",
+    )
+    srun: list[SrunWord] = Field(
+        default_factory=list,
+        description="More words for srun, which win over ours, such as `--cpu-bind=none`, "
+        "`--mpi=pmix`, `--distribution=block`; and variables for it: `SLURM_CPU_BIND=none`.",
+    )
+    supervised: Annotated[Written, Matching(r"true|false", "true or false")] | None = Field(
+        None,
+        description="Whether the job runs `dslaunch run --slurm` on its first node, with all that "
+        "this does over SSH; else the ranks are started by SLURM alone.",
+    )
+    restarts: Annotated[Written, Matching(r"[0-9]{1,4}", "how often, a number")] | None = Field(
+        None,
+        description="How often the ranks are restarted within the job after a failure or a lost "
+        "node; needs `supervised: true` or `launcher: elastic`. Default: never.",
     )
     setup: list[Text] = Field(
         default_factory=list,
         description="Shell lines before the start, on the first node, such as `module load cuda`.",
+    )
+    teardown: list[Text] = Field(
+        default_factory=list,
+        description="Shell lines after the end, on the first node, such as `rsync -a /tmp/out "
+        "/nfs/`. They do not change the exit code, and have the time that the limit leaves.",
     )
     master_suffix: NamePart | None = Field(
         None,

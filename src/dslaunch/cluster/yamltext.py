@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.nodeset import shortened
+from dslaunch.cluster.yamlwords import Complaint, explained
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class Document:
             found, here = places[step], here[step]
         return found
 
-    def problem(self, path: Path, message: str) -> Problem:
+    def problem(self, path: Path, message: str, rule: str = "wrong-value") -> Problem:
         """Say that there is something wrong at `path`."""
-        return Problem(self.file, *self.place(path), path_text(path), message)
+        return Problem(self.file, *self.place(path), path_text(path), message, rule)
 
 
 def path_text(path: Path) -> str:
@@ -122,9 +123,7 @@ def _read_events(text: str, reader: _Reader) -> None:
         while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
             reader.take(event)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise reader.fatal(place, _syntax(error, text, place)) from None
+        raise reader.fatal(*explained(_complaint(error), text)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # The last two: the pure parser's answer to an escape such as \U99999999 (PyYAML 6.0).
         raise reader.fatal((1, 1), f"not valid YAML: {error}") from None
@@ -132,18 +131,17 @@ def _read_events(text: str, reader: _Reader) -> None:
         loader.dispose()
 
 
-def _syntax(error: Any, text: str, place: Place) -> str:
-    lines = text.split("\n")
-    line = lines[place[0] - 1] if place[0] <= len(lines) else ""
-    if "\t" in line[: place[1]] and not line[: place[1]].strip():
-        return "not valid YAML: a tab; indent with spaces"
-    found = line[place[1] - 1 : place[1]]
-    if "cannot start any token" in str(error.problem):
-        return f"not valid YAML: quote text that begins with `{found}`"
-    if found == "[" and "flow mapping" in str(error.context):
-        return "not valid YAML: between `{` and `}`, quote a name that has brackets: 'node[01-04]'"
-    because = f" {error.context}" if error.context else ""
-    return f"not valid YAML: {error.problem or 'unreadable'}{because}"
+def _complaint(error: Any) -> Complaint:
+    """Return what the parser said, free of its classes."""
+    mark = error.problem_mark or error.context_mark
+    place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    began = error.context_mark
+    return Complaint(
+        str(error.problem or ""),
+        place,
+        str(error.context or ""),
+        (began.line + 1, began.column + 1) if began else None,
+    )
 
 
 @dataclass(slots=True)
@@ -199,7 +197,7 @@ class _Reader:
 
     def fatal(self, place: Place, message: str) -> ConfigError:
         """Give the error that ends reading, with all that was found wrong until then."""
-        return ConfigError((*self.problems, Problem(self._file, *place, "", message)))
+        return ConfigError((*self.problems, Problem(self._file, *place, "", message, "syntax")))
 
     def _document(self, event: Any) -> None:
         self._documents += 1
@@ -297,7 +295,7 @@ class _Reader:
         self._problem(_place(event), f"tags such as {shortened(event.tag)} are not supported")
 
     def _problem(self, place: Place, message: str) -> None:
-        self.problems.append(Problem(self._file, *place, "", message))
+        self.problems.append(Problem(self._file, *place, "", message, "syntax"))
 
 
 def _place(event: Event) -> Place:

@@ -15,6 +15,12 @@ from dslaunch.deepspeed.architectures import Shape
 Attention = Literal["sdpa", "eager"]
 ERROR = 0.15
 """By how much the tensors saved for backward differ from this, at most, in the tests."""
+COMPARED = frozenset({
+    "llama", "mistral", "granite", "mixtral", "qwen2", "qwen3", "gemma", "gemma3_text", "phi3",
+    "olmo2", "glm", "glm4", "cohere", "cohere2", "stablelm", "starcoder2", "falcon", "gpt2",
+    "gpt_neox", "opt",
+})  # fmt: skip
+"""`model_type`s whose figures were compared with what autograd keeps, or that are built alike."""
 LOSS_WIDTHS = 14
 """Bytes per token and word of the vocabulary while the loss is made: logits in 16 bit, in fp32,
 their log-softmax in fp32, and its gradient."""
@@ -50,7 +56,8 @@ def layer_bytes(shape: Shape, batch: Batch, width: int = 2) -> int:
     h, q = shape.hidden, shape.heads * shape.head_dim
     kv = shape.kv_heads * shape.head_dim
     # RMSNorm in fp32 keeps its fp32 input and its result in 16 bit; LayerNorm its input
-    norms = 2 * (4 + width if shape.rms else width) * h
+    norm = 4 + width if shape.rms else width
+    norms = norm * (shape.norms * h + (q + kv if shape.qk_norms else 0))
     projections = 2 * width * h  # the inputs of q, k, v and of the feed-forward part
     # q, k, v, what attention gives, and that laid out anew for the output projection
     attention = width * (3 * q + 2 * kv) + 4 * shape.heads

@@ -33,6 +33,10 @@ class Shape:
     """Tensors of the intermediate size that the activation function leaves for backward."""
     experts: int = 1
     """Experts that each token passes."""
+    norms: int = 2
+    """Norms of a layer, of the hidden size."""
+    qk_norms: bool = False
+    """Queries and keys are normed too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ Config = Mapping[str, Any]
 Parts = list[Layer]
 
 
-def _linear(inputs: int, outputs: int, bias: bool = False, count: int = 1) -> Layer:
+def linear(inputs: int, outputs: int, bias: bool = False, count: int = 1) -> Layer:
+    """Return so many linear modules."""
     return Layer(inputs * outputs + (outputs if bias else 0), count)
 
 
@@ -64,36 +69,62 @@ class _Llama:
     """How a family of decoders differs from Llama."""
 
     qkv_bias: bool = False
-    o_bias: bool = False
+    qkv_key: str = "attention_bias"
+    """What says in the config whether q, k and v have a bias."""
+    out_bias: bool = True
+    """The projection on the way out has a bias where q, k and v have one."""
     mlp_bias: bool = False
     qk_norm: str = ""
     """`head`: of a head's size; `full`: of the projections' size."""
     norms: int = 2
+    """Norms of a layer; -1: norms have no parameters at all (OLMo)."""
     fused: bool = False
     """q, k and v are one module; gate and up are one (Phi-3)."""
+    fused_up: bool = False
+    """Gate and up alone are one module (GLM)."""
     tied: bool = False
     """Whether input and output embedding are one where the config does not say."""
     head_dim: int | None = None
     layer_norm: bool = False
+    norm_bias: bool = True
+    """A LayerNorm has a bias too."""
     gated: bool = True
+    defaults: tuple[tuple[str, int], ...] = ()
+    """What published configs leave out, as the config's class fills it in."""
+    measured: bool = True
+    """What it leaves for the backward pass was compared with the model's."""
 
 
 LLAMA_LIKE = {
     "llama": _Llama(),
     "mistral": _Llama(),
     "granite": _Llama(),
-    "qwen2": _Llama(qkv_bias=True),
+    "qwen2": _Llama(qkv_bias=True, out_bias=False),
+    "qwen2_moe": _Llama(qkv_bias=True, qkv_key="qkv_bias", out_bias=False, measured=False),
     "qwen3": _Llama(qk_norm="head", head_dim=128),
     "gemma": _Llama(tied=True, head_dim=256),
     "gemma2": _Llama(tied=True, head_dim=256, norms=4),
+    "gemma3_text": _Llama(
+        tied=True, head_dim=256, norms=4, qk_norm="head",
+        defaults=(
+            ("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4),
+        ),
+    ),
+    "glm": _Llama(qkv_bias=True, out_bias=False, fused_up=True),
+    "glm4": _Llama(qkv_bias=True, out_bias=False, fused_up=True, norms=4),
+    "cohere": _Llama(tied=True, layer_norm=True, norm_bias=False, norms=1),
+    "cohere2": _Llama(tied=True, layer_norm=True, norm_bias=False, norms=1),
+    "stablelm": _Llama(qkv_key="use_qkv_bias", out_bias=False, layer_norm=True),
+    "olmo": _Llama(norms=-1),
+    "olmoe": _Llama(qk_norm="full", measured=False),
     "phi3": _Llama(fused=True),
     "olmo2": _Llama(qk_norm="full"),
     "starcoder2": _Llama(
-        qkv_bias=True, o_bias=True, mlp_bias=True, tied=True, layer_norm=True, gated=False
+        qkv_bias=True, qkv_key="use_bias", mlp_bias=True, tied=True, layer_norm=True, gated=False
     ),
     "mixtral": _Llama(),
     "qwen3_moe": _Llama(qk_norm="head"),
-}
+}  # fmt: skip
 """`model_type` of decoders that are built as Llama is (transformers 5.23.0, modeling files)."""
 
 
@@ -110,29 +141,36 @@ def _shape(c: Config, spec: _Llama) -> Shape:
         vocab=c["vocab_size"],
         gated=spec.gated,
         rms=not spec.layer_norm,
-        act_copies=2 if spec.gated else 5,
         experts=c.get("num_experts_per_tok") or 1,
+        norms=max(spec.norms, 2),
+        qk_norms=bool(spec.qk_norm),
     )
 
 
-def _llama(c: Config) -> tuple[Parts, Shape]:
+def _llama(c: Config) -> tuple[Parts, Shape | None]:
     spec = LLAMA_LIKE[c["model_type"]]
+    c = {**dict(spec.defaults), **c}
     s = _shape(c, spec)
     embedding = Layer(s.vocab * s.hidden, 1 if c.get("tie_word_embeddings", spec.tied) else 2)
-    norm = Layer(s.hidden * (2 if spec.layer_norm else 1), spec.norms * s.layers + 1)
-    return [embedding, norm, *_attention(c, spec, s), *_feed_forward(c, spec, s)], s
+    # StableLM with a parallel residual has one norm for both parts of a layer
+    norms = 1 if c.get("use_parallel_residual") else spec.norms
+    size = s.hidden * (2 if spec.layer_norm and spec.norm_bias else 1)
+    norm = Layer(size, norms * s.layers + 1 if norms > 0 else 0)
+    parts = [embedding, norm, *_attention(c, spec, s), *_feed_forward(c, spec, s)]
+    return parts, s if spec.measured else None
 
 
 def _attention(c: Config, spec: _Llama, s: Shape) -> Parts:
     q, kv, n = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.layers
-    bias = bool(c.get("attention_bias", c.get("use_bias", spec.qkv_bias)))
-    # Qwen 2 has no bias on the way out (transformers, modeling_qwen2.py); others have both or none
-    out = _linear(q, s.hidden, bias and c["model_type"] != "qwen2", n)
-    norms = {"head": (s.head_dim, s.head_dim), "full": (q, kv)}.get(spec.qk_norm, ())
+    bias = bool(c.get(spec.qkv_key, spec.qkv_bias))
+    out = linear(q, s.hidden, bias and spec.out_bias, n)
+    # Cohere and StableLM have a norm for each head where the config says so
+    qk_norm = "full" if c.get("use_qk_norm") or c.get("qk_layernorm") else spec.qk_norm
+    norms = {"head": (s.head_dim, s.head_dim), "full": (q, kv)}.get(qk_norm, ())
     more = [Layer(size, n) for size in norms]
     if spec.fused:
-        return [out, _linear(s.hidden, q + 2 * kv, bias, n), *more]
-    return [out, _linear(s.hidden, q, bias, n), _linear(s.hidden, kv, bias, 2 * n), *more]
+        return [out, linear(s.hidden, q + 2 * kv, bias, n), *more]
+    return [out, linear(s.hidden, q, bias, n), linear(s.hidden, kv, bias, 2 * n), *more]
 
 
 def _feed_forward(c: Config, spec: _Llama, s: Shape) -> Parts:
@@ -140,10 +178,10 @@ def _feed_forward(c: Config, spec: _Llama, s: Shape) -> Parts:
     if experts:
         return _experts(c, s, experts)
     n, inner, bias = s.layers, s.intermediate, bool(c.get("mlp_bias", spec.mlp_bias))
-    down = _linear(inner, s.hidden, bias, n)
-    if spec.fused:
-        return [down, _linear(s.hidden, 2 * inner, bias, n)]
-    return [down, _linear(s.hidden, inner, bias, (2 if spec.gated else 1) * n)]
+    down = linear(inner, s.hidden, bias, n)
+    if spec.fused or spec.fused_up:
+        return [down, linear(s.hidden, 2 * inner, bias, n)]
+    return [down, linear(s.hidden, inner, bias, (2 if spec.gated else 1) * n)]
 
 
 def _experts(c: Config, s: Shape, experts: int) -> Parts:
@@ -151,10 +189,13 @@ def _experts(c: Config, s: Shape, experts: int) -> Parts:
     step, dense_at = c.get("decoder_sparse_step", 1), set(c.get("mlp_only_layers") or ())
     sparse = sum(i not in dense_at and (i + 1) % step == 0 for i in range(s.layers))
     dense = s.layers - sparse
+    shared = c.get("shared_expert_intermediate_size") or 0
     return [
         Layer(experts * 3 * s.intermediate * s.hidden, sparse),
         Layer(experts * s.hidden, sparse),
-        _linear(s.hidden, c["intermediate_size"], count=3 * dense),
+        linear(s.hidden, shared, count=3 * sparse),
+        Layer(s.hidden if shared else 0, sparse),
+        linear(s.hidden, c["intermediate_size"], count=3 * dense),
     ]
 
 
@@ -175,6 +216,8 @@ class _Classic:
     bias: bool = True
     head_bias: bool = False
     embedding_norm: bool = False
+    out_bias: bool | None = None
+    """None: as q, k and v."""
     tied: bool = True
     activation: str = "gelu_new"
 
@@ -187,33 +230,66 @@ CLASSIC = {
     ),
     "gpt_neox": _Classic(tied=False, activation="gelu"),
     "opt": _Classic(inner="ffn_dim", positions=2, fused=False, activation="relu"),
-    "bloom": _Classic("hidden_size", "n_layer", "n_head", "n_inner", embedding_norm=True),
+    "bloom": _Classic("n_embed", "n_layer", "n_head", "n_inner", embedding_norm=True),
+    "gpt_bigcode": _Classic("n_embd", "n_layer", "n_head", "n_inner", 0, "n_positions"),
+    "gpt_neo": _Classic(
+        "hidden_size", "num_layers", "num_heads", positions=0, fused=False, attention_bias=False,
+        out_bias=True,
+    ),
     "phi": _Classic(norms=1, fused=False, head_bias=True, tied=False),
 }  # fmt: skip
 
 
 def _classic(c: Config) -> tuple[Parts, Shape]:
     f = CLASSIC[c["model_type"]]
-    h, n, vocab = c[f.hidden], c[f.layers], c["vocab_size"]
+    h, n, vocab = named(c, f.hidden), named(c, f.layers), c["vocab_size"]
     inner = c.get(f.inner) or 4 * h
-    heads = c[f.heads]
+    heads = named(c, f.heads)
     activation = c.get("activation_function") or c.get("hidden_act") or f.activation
     copies = {"gelu_new": 5, "gelu_fast": 5, "relu": 1}.get(activation, 2)
     shape = Shape(n, h, heads, heads, h // heads, inner, vocab, act_copies=copies)
     tied = c.get("tie_word_embeddings", f.tied)
     qkv = (3 * h, 1) if f.fused else (h, 3)
+    if c.get("multi_query", c["model_type"] == "gpt_bigcode"):
+        qkv = (h + 2 * (h // heads), 1)
+    # OPT-350m: words are embedded in fewer dimensions, and a norm after the layer is the last
+    # (transformers 5.23.0, modeling_opt.py)
+    words = c.get("word_embed_proj_dim") or h
+    last_norm = 1 if c.get("do_layer_norm_before", True) else 0
+    out_bias = f.attention_bias if f.out_bias is None else f.out_bias
     parts = [
-        Layer(vocab * h),
-        _linear(h, vocab, f.head_bias, 0 if tied else 1),
-        Layer(2 * h, f.norms * n + 1 + f.embedding_norm),
-        _linear(h, qkv[0], f.attention_bias, qkv[1] * n),
-        _linear(h, h, f.attention_bias, n),
-        _linear(h, inner, f.bias, n),
-        _linear(inner, h, f.bias, n),
+        Layer(vocab * words),
+        linear(words, vocab, f.head_bias, 0 if tied else 1),
+        linear(words, h, count=2 if words != h else 0),
+        Layer(2 * h, f.norms * n + last_norm + f.embedding_norm),
+        linear(h, qkv[0], f.attention_bias, qkv[1] * n),
+        linear(h, h, out_bias, n),
+        linear(h, inner, f.bias, n),
+        linear(inner, h, f.bias, n),
     ]
     if f.positions is not None:
-        parts.append(Layer((c[f.position_key] + f.positions) * h))
+        parts.append(Layer((named(c, f.position_key) + f.positions) * h))
     return parts, shape
+
+
+ALIASES = (
+    ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim"),
+    ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+)
+"""Names that configs have for one number (transformers, `attribute_map`)."""
+
+
+def named(c: Config, key: str) -> int:
+    """Return a number by any of its names, the given one first. Raises KeyError."""
+    same = next((names for names in ALIASES if key in names), ())
+    found = [c[name] for name in (key, *same) if c.get(name) is not None]
+    if not found:
+        raise KeyError(key)
+    number: int = found[0]
+    return number
 
 
 def _bert(c: Config) -> tuple[Parts, Shape]:
@@ -227,9 +303,9 @@ def _bert(c: Config) -> tuple[Parts, Shape]:
         Layer(c["max_position_embeddings"] * h),
         Layer(c.get("type_vocab_size", 2) * h),
         Layer(2 * h, 2 * n + 2),
-        _linear(h, h, True, 4 * n + 1),
-        _linear(h, inner, True, n),
-        _linear(inner, h, True, n),
+        linear(h, h, True, 4 * n + 1),
+        linear(h, inner, True, n),
+        linear(inner, h, True, n),
         Layer(vocab),
     ]
     # the output embedding is the input's; with its bias it is one module
@@ -244,20 +320,24 @@ def _t5(c: Config) -> tuple[Parts, Shape]:
     attention = n + 2 * m
     parts = [
         Layer(vocab * h, 1 if c.get("tie_word_embeddings", True) else 2),
-        _linear(h, heads * width, count=4 * attention),
+        linear(h, heads * width, count=4 * attention),
         Layer(c.get("relative_attention_num_buckets", 32) * heads, 2),
-        _linear(h, inner, count=(3 if gated else 2) * (n + m)),
+        linear(h, inner, count=(3 if gated else 2) * (n + m)),
         Layer(h, 2 * n + 3 * m + 2),
     ]
     shape = Shape(n + m, h, heads, heads, width, inner, vocab, gated, rms=True)
     return parts, shape
 
 
-FAMILIES: dict[str, Callable[[Config], tuple[Parts, Shape]]] = {
+Rule = Callable[[Config], tuple[Parts, Shape | None]]
+"""Modules with parameters, and the shape where activations can be counted from it."""
+TEXT_FAMILIES: dict[str, Rule] = {
     **dict.fromkeys(LLAMA_LIKE, _llama),
     **dict.fromkeys(CLASSIC, _classic),
     "bert": _bert,
     "roberta": _bert,
+    "xlm-roberta": _bert,
+    "camembert": _bert,
     "t5": _t5,
     "mt5": _t5,
 }

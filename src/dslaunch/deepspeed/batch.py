@@ -8,13 +8,15 @@ DeepSpeed 0.16.9 to 0.19.8 (runtime/config.py, `_set_batch_related_parameters` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 TRAIN = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
+MOST_STEPS = 64
+"""Of accumulation, among which those that fit are looked for."""
 MISSING = "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
 
 
@@ -128,12 +130,40 @@ def _unequal(batch: Batch, data: float) -> str:
     return f"{TRAIN} {whole:g}, or leave one of the three out and DeepSpeed works it out"
 
 
-def divides(train: int, data: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of micro-batch and accumulation steps that make up a batch, fewest steps first."""
-    if data < 1 or train % data:
+def ways_out(sizes: tuple[Any, Any, Any], data: int) -> tuple[dict[str, int], ...]:
+    """Changes that make three sizes fit `data` ranks, each by itself: the keys to change, and to
+    what. None where nothing sensible is given."""
+    train, micro, steps = (size if is_size(size) else None for size in sizes)
+    if data < 1:
         return ()
-    share = train // data
-    return tuple((share // steps, steps) for steps in range(1, share + 1) if share % steps == 0)
+    ways: list[dict[str, int]] = []
+    if micro is not None:
+        ways.append({TRAIN: micro * (steps or 1) * data})
+    if train is not None and train % data == 0:
+        ways += _divided(train // data, micro, steps)
+    if train is not None and micro is None:
+        unit = data * (steps or 1)
+        nearest = {max(1, train // unit) * unit, (train // unit + 1) * unit}
+        ways += [{TRAIN: total} for total in sorted(nearest) if total != train]
+    return tuple(ways)
+
+
+def _divided(share: int, micro: int | None, steps: int | None) -> Iterator[dict[str, int]]:
+    """How one rank's share of the total can be made of micro-batches and steps."""
+    if micro is not None and share % micro == 0:
+        yield {STEPS: share // micro}
+    if steps is not None and share % steps == 0:
+        yield {MICRO: share // steps}
+    wanted = micro or 1
+    fitting = [each for each in range(1, MOST_STEPS + 1) if share % each == 0]
+    if fitting:
+        nearest = min(fitting, key=lambda each: abs(share // each - wanted))
+        yield {MICRO: share // nearest, STEPS: nearest}
+
+
+def is_size(value: object) -> bool:
+    """Whether a value can be a size."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def parallelism(config: Any, world: int, tensor: int = 1, pipeline: int = 1) -> Parallelism:

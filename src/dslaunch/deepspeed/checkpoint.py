@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 from dslaunch.deepspeed.shards import (
     Shard,
@@ -19,8 +19,10 @@ from dslaunch.deepspeed.shards import (
     partition_name,
 )
 from dslaunch.errors import UsageError
+from dslaunch.protocol.checkpoints import MOST_SHARDS, File, Header, Part, Survey
 
 OFFLOADED = "offloaded_tensors"
+LOADED = ("_optim_states.pt", "_model_states.pt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +37,15 @@ class Copy:
     """Nanoseconds by the node's clock: with the size it tells versions apart."""
     saved: float
     """Seconds by our clock."""
+    mode: int = 0o600
+    """Who may read and write it."""
     file: str = ""
     """Device and inode."""
     broken: str | None = None
     """Why it cannot be loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a shard says of the whole checkpoint; None: no shard could be read."""
-
-    stage: int | None = None
-    world: int | None = None
-    """Into how many parts the optimizer is divided: the data-parallel ranks."""
-    parallel: int | None = None
-    """Tensor-parallel ranks."""
-    params: int | None = None
-    steps: int | None = None
-    version: str | None = None
-    node_local: bool = False
-    nvme: bool = False
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """One saved state of a training, wherever its files are."""
 
@@ -75,7 +63,7 @@ class Checkpoint:
         """What people call it: `step30`, `checkpoint-200/global_step200`."""
         return posixpath.normpath(posixpath.join(self.root, self.tag))
 
-    @property
+    @cached_property
     def shards(self) -> dict[str, Shard]:
         """The paths of DeepSpeed's files, and what their names say."""
         named = {path: parse_name(posixpath.basename(path)) for path in self.files}
@@ -100,13 +88,14 @@ class Checkpoint:
     def world(self) -> int:
         """The data-parallel ranks that saved it: as a shard says, else as the names do."""
         ranks = [s.rank for s in self.shards.values() if s.kind in ("optimizer", "partition")]
-        return self.header.world or max(ranks, default=0) + 1
+        return min(self.header.world or max(ranks, default=0) + 1, MOST_SHARDS)
 
     @property
     def parallel(self) -> int:
         """The tensor-parallel ranks."""
         ranks = [s.parallel for s in self.shards.values()]
-        return self.header.parallel or max(ranks, default=0) + 1
+        found = self.header.parallel or max(ranks, default=0) + 1
+        return max(1, min(found, MOST_SHARDS // self.world))  # one node's names, another's header
 
     @property
     def stage(self) -> int | None:
@@ -136,10 +125,6 @@ class Checkpoint:
         found = (s.prefix for s in self.shards.values() if s.kind == "optimizer")
         return next(found, "")
 
-    def shard_path(self, name: str) -> str:
-        """Where a shard of that name is."""
-        return posixpath.normpath(posixpath.join(self.root, self.tag, name))
-
     # ------------------------------------------------------------ completeness
 
     def wanted(self) -> tuple[str, ...]:
@@ -147,20 +132,31 @@ class Checkpoint:
 
         Layers of pipelines and experts of mixtures are taken as they are found.
         """
+        return self._wanted
+
+    @cached_property
+    def _wanted(self) -> tuple[str, ...]:
+        world, prefix = self.world, self.prefix
+        divided, whole = self.divided, self._has("model") or not self._has("layer")
+        optimizer = self._has("optimizer") or bool(self.header.stage)
         names = []
         for parallel in range(self.parallel):
-            if self.divided:
-                names += [partition_name(rank, parallel) for rank in range(self.world)]
-            elif self._has("model") or not self._has("layer"):
+            if divided:
+                names += [partition_name(rank, parallel) for rank in range(world)]
+            elif whole:
                 names.append(model_name(parallel))
-            if self._has("optimizer") or self.header.stage:
-                ranks = range(self.world)
-                names += [optimizer_name(rank, parallel, self.prefix) for rank in ranks]
+            if optimizer:
+                names += [optimizer_name(rank, parallel, prefix) for rank in range(world)]
         found = [path for path, s in self.shards.items() if s.kind in ("layer", "expert")]
-        return (*map(self.shard_path, names), *found)
+        directory = posixpath.normpath(posixpath.join(self.root, self.tag))
+        return (*(posixpath.join(directory, name) for name in names), *found)
 
     def missing(self) -> tuple[str, ...]:
         """The paths of shards that are on no node, or broken on all that have them."""
+        return self._missing
+
+    @cached_property
+    def _missing(self) -> tuple[str, ...]:
         return tuple(path for path in self.wanted() if self._usable(path) is None)
 
     def _usable(self, path: str) -> Copy | None:
@@ -177,6 +173,21 @@ class Checkpoint:
         wanted = set(self.wanted())
         return tuple(path for path in self.shards if path not in wanted)
 
+    def left_out(self) -> dict[str, Copy]:
+        """Files besides the shards that no node can give, such as symbolic links."""
+        others = [path for path in self.files if path not in self.shards]
+        return {path: self.files[path][0] for path in others if self._usable(path) is None}
+
+    def loaded(self) -> dict[str, tuple[Copy, ...]]:
+        """The files that DeepSpeed's converter loads (utils/zero_to_fp32.py): all of its directory
+        whose names end as those of shards do."""
+        directory = posixpath.normpath(posixpath.join(self.root, self.tag))
+        return {
+            path: copies
+            for path, copies in self.files.items()
+            if posixpath.dirname(path) == directory and path.endswith(LOADED)
+        }
+
     def contents(self) -> dict[str, Copy]:
         """Everything that belongs to it, each file from where it is best taken."""
         strangers = set(self.strangers())
@@ -184,34 +195,37 @@ class Checkpoint:
         return {path: copy for path, copy in chosen.items() if copy is not None}
 
 
-def find(
-    surveys: Mapping[str, Mapping[str, Any]], offsets: Mapping[str, float]
-) -> list[Checkpoint]:
+def find(surveys: Mapping[str, Survey], offsets: Mapping[str, float]) -> list[Checkpoint]:
     """The checkpoints that nodes told of, in the order of their saving.
 
     `surveys` are nodes' answers, in the order of the nodes; `offsets` the seconds by which their
     clocks are ahead of ours.
     """
-    made: dict[tuple[str, str], list[tuple[str, Mapping[str, Any]]]] = {}
+    made: dict[tuple[str, str], list[tuple[str, Part]]] = {}
     for host, survey in surveys.items():
-        for told in survey["checkpoints"]:
-            made.setdefault((told["root"], told["tag"]), []).append((host, told))
+        for part in survey.checkpoints:
+            made.setdefault((part.root, part.tag), []).append((host, part))
     found = []
     for (root, tag), parts in made.items():
         copies = [
-            _copy(host, entry, offsets.get(host, 0.0))
-            for host, told in parts
-            for entry in told["files"]
+            _copy(host, file, offsets.get(host, 0.0)) for host, part in parts for file in part.files
         ]
-        latest = {h: s["latest"][root] for h, s in surveys.items() if root in s["latest"]}
-        found.append(Checkpoint(root, tag, _header(parts), _by_path(copies), latest))
+        latest = {h: s.latest[root] for h, s in surveys.items() if root in s.latest}
+        header = _header([part for _, part in parts])
+        found.append(Checkpoint(root, tag, header, _by_path(copies), latest))
     return sorted(found, key=lambda checkpoint: (checkpoint.saved, checkpoint.name))
 
 
-def _copy(host: str, told: Mapping[str, Any], offset: float) -> Copy:
-    saved = told["mtime"] / 1e9 - offset
+def _copy(host: str, file: File, offset: float) -> Copy:
     return Copy(
-        host, told["path"], told["size"], told["mtime"], saved, told["file"], told["broken"]
+        host=host,
+        path=file.path,
+        size=file.size,
+        mtime=file.mtime,
+        saved=file.mtime / 1e9 - offset,
+        mode=file.mode,
+        file=file.file,
+        broken=file.broken,
     )
 
 
@@ -238,13 +252,12 @@ SAVING = 600.0
 """Seconds: files of one name that nodes wrote so far apart are of two different savings."""
 
 
-def _header(parts: Sequence[tuple[str, Mapping[str, Any]]]) -> Header:
+def _header(parts: Sequence[Part]) -> Header:
     """From the node whose shards are the newest: others may hold those of an earlier run."""
-    said: dict[str, Any] = {}
-    for _, told in sorted(parts, key=lambda part: max(f["mtime"] for f in part[1]["files"])):
-        said |= told["header"]
-    known = set(Header.__dataclass_fields__)
-    return Header(**{key: value for key, value in said.items() if key in known})
+    said: dict[str, object] = {}
+    for part in sorted(parts, key=lambda part: max(file.mtime for file in part.files)):
+        said |= part.header.model_dump(exclude_unset=True)
+    return Header.model_validate(said)
 
 
 # ---------------------------------------------------------------- choosing

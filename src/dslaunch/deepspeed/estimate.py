@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from dslaunch.deepspeed.activations import Activations, Batch, activations
 from dslaunch.deepspeed.communication import Bandwidth, Collective, collectives, seconds
@@ -27,6 +28,9 @@ from dslaunch.deepspeed.model_size import Sized
 HEADROOM = 0.1
 """The part of the memory left for CUDA, NCCL, fragmentation and everything else."""
 MOST_NODES = 4096
+Fits = Literal["yes", "checkpointing", "no", "unknown"]
+"""`checkpointing`: only with activation checkpointing; `unknown`: a size was not given."""
+GIVEN_BY = {"gpu": "--gpu-memory", "cpu": "--cpu-memory", "nvme": "--nvme"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,6 @@ class Limits:
     gpu: int | None = None
     cpu: int | None = None
     nvme: int | None = None
-    """None: no NVMe, so nothing that needs it is offered."""
     headroom: float = HEADROOM
 
 
@@ -75,8 +78,9 @@ class Row:
     nvme: int
     moved: tuple[Collective, ...]
     seconds: float | None
-    fits: str
-    """`yes`, `checkpointing` if only with activation checkpointing, `no`, or empty: not known."""
+    fits: Fits
+    unknown: tuple[str, ...] = ()
+    """What must be given to learn whether it fits: `gpu`, `cpu`, `nvme`."""
 
 
 def estimate(question: Question) -> tuple[Row, ...]:
@@ -103,6 +107,7 @@ def _row(q: Question, strategy: Strategy) -> Row:
     )
     cpu, nvme = peak(parts, "cpu"), peak(parts, "nvme")
     moved = collectives(model, machines, strategy, settings, q.accumulation)
+    fits, unknown = _fits(q.limits, strategy, full, checkpointed, cpu, nvme)
     return Row(
         strategy=strategy,
         theirs=deepspeed_estimate(model, machines, strategy, settings.factor),
@@ -117,21 +122,34 @@ def _row(q: Question, strategy: Strategy) -> Row:
         nvme=nvme,
         moved=moved,
         seconds=seconds(moved, machines, q.bandwidth),
-        fits=_fits(q.limits, full, checkpointed, cpu, nvme),
+        fits=fits,
+        unknown=unknown,
     )
 
 
-def _fits(limits: Limits, full: int, checkpointed: int, cpu: int, nvme: int) -> str:
-    if limits.gpu is None and limits.cpu is None:
-        return ""
+def _fits(
+    limits: Limits, strategy: Strategy, full: int, checkpointed: int, cpu: int, nvme: int
+) -> tuple[Fits, tuple[str, ...]]:
+    """Say whether it fits, and which sizes must be given to know.
+
+    A size that is given and too small decides, whatever else is not given. What a node needs only
+    while a model is loaded is no reason to ask for its memory.
+    """
     share = 1 - limits.headroom
-    host = limits.cpu is None or cpu <= share * limits.cpu
-    disk = nvme == 0 or (limits.nvme is not None and nvme <= share * limits.nvme)
-    if not host or not disk:
-        return "no"
-    if limits.gpu is None or full <= share * limits.gpu:
-        return "yes"
-    return "checkpointing" if checkpointed <= share * limits.gpu else "no"
+    offloads = "cpu" in (strategy.optimizer, strategy.params) or nvme > 0
+    wanted = {"gpu": (limits.gpu, checkpointed), "cpu": (limits.cpu, cpu)}
+    if nvme:
+        wanted["nvme"] = (limits.nvme, nvme)
+    if any(limit is not None and need > share * limit for limit, need in wanted.values()):
+        return "no", ()
+    needed = ["gpu", *(["cpu"] if offloads else []), *(["nvme"] if nvme else [])]
+    unknown = tuple(name for name in needed if wanted[name][0] is None)
+    if unknown or limits.gpu is None:
+        return "unknown", unknown
+    return ("yes" if full <= share * limits.gpu else "checkpointing"), ()
+
+
+Outcome = Literal["fits", "does-not-fit", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,11 @@ class Recommendation:
     """None: nothing fits, or nobody said what there is."""
     checkpointing: bool
     text: str
+    outcome: Outcome = "fits"
+    missing: tuple[str, ...] = ()
+    """Unknown: the options that would tell."""
+    micro_batch: int | None = None
+    """Nothing fits: the largest micro-batch that would."""
 
 
 def recommend(question: Question, rows: Sequence[Row]) -> Recommendation:
@@ -151,23 +174,57 @@ def recommend(question: Question, rows: Sequence[Row]) -> Recommendation:
     after all without it.
     """
     if question.limits.gpu is None and question.limits.cpu is None:
-        text = "say --gpu-memory and --cpu-memory to learn what fits"
-        return Recommendation(None, False, text)
+        text = "not known what fits: give --gpu-memory and --cpu-memory"
+        both = (GIVEN_BY["gpu"], GIVEN_BY["cpu"])
+        return Recommendation(None, False, text, "unknown", both)
+    order = _fitting(rows)
+    if order:
+        row = order[0]
+        return Recommendation(row, row.fits == "checkpointing", _reason(question, rows, row))
+    micro = _smaller_batch(question)
+    unknown = next((row for row in rows if row.fits == "unknown"), None)
+    if unknown is None:
+        text = _what_would_fit(question, rows, micro)
+        return Recommendation(None, False, text, "does-not-fit", micro_batch=micro)
+    missing = tuple(GIVEN_BY[name] for name in unknown.unknown)
+    text = f"{unknown.strategy} may fit: give {' and '.join(missing)} to learn whether it does"
+    if micro is not None:
+        text += f"; {_what_would_fit(question, rows, micro)}"
+    return Recommendation(None, False, text, "unknown", missing, micro)
+
+
+def _fitting(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that fit, in the order of preference."""
     resident = [row for row in rows if row.strategy.stage < 3 and row.strategy.optimizer == "gpu"]
-    order = [*(r for r in resident if r.fits == "yes"), *(r for r in rows if r.fits != "no")]
-    if not order:
-        return Recommendation(None, False, _what_would_fit(question, rows))
-    row = order[0]
-    return Recommendation(row, row.fits == "checkpointing", _reason(question, rows, row))
+    good = ("yes", "checkpointing")
+    return [*(r for r in resident if r.fits == "yes"), *(r for r in rows if r.fits in good)]
+
+
+def _with_micro(question: Question, micro: int) -> list[Row]:
+    batch = replace(question.batch, micro=micro)
+    return _fitting(estimate(replace(question, batch=batch)))
+
+
+def _smaller_batch(question: Question) -> int | None:
+    """Return the largest smaller micro-batch with which something fits; None: there is none."""
+    if question.sized.shape is None or not _with_micro(question, 1):
+        return None
+    fits, too_large = 1, question.batch.micro
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if _with_micro(question, middle):
+            fits = middle
+        else:
+            too_large = middle
+    return fits if fits < question.batch.micro else None
 
 
 def _reason(question: Question, rows: Sequence[Row], row: Row) -> str:
-    with_checkpointing = " with activation checkpointing" if row.fits == "checkpointing" else ""
     need = row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
     faster = [each for each in rows[: rows.index(row)] if each.fits == "no"]
     why = f"; {_shortage(question.limits, faster[-1])}" if faster else ""
     return (
-        f"{row.strategy}{with_checkpointing}: the fastest that fits, "
+        f"{row.strategy}{_checkpointing(row)}: the fastest that fits, "
         f"{need / GIB:.1f} GiB of each GPU and {row.cpu / GIB:.1f} GiB of each node{why}"
     )
 
@@ -181,14 +238,36 @@ def _shortage(limits: Limits, row: Row) -> str:
     return f"{row.strategy} needs {row.nvme / GIB:.1f} GiB of NVMe on each node"
 
 
-def _what_would_fit(question: Question, rows: Sequence[Row]) -> str:
-    """More nodes, if some number of them is enough."""
+def _what_would_fit(question: Question, rows: Sequence[Row], micro: int | None) -> str:
+    """Name a smaller micro-batch and a number of nodes, where one of them is enough."""
+    size = question.batch.micro
+    asked = f" with micro-batch {size}" if question.sized.shape is not None else ""
+    ways = []
+    if micro is not None:
+        row = _with_micro(question, micro)[0]
+        ways.append(
+            f"with micro-batch {micro}, {row.strategy}{_checkpointing(row)} would (accumulate "
+            f"{-(-size * question.accumulation // micro)} of them for the same batch)"
+        )
+    ways += _more_nodes(question)
+    if ways:
+        return f"nothing fits{asked}; {'; or '.join(ways)}"
+    least = min(rows, key=lambda row: row.gpu_checkpointed)
+    shortage = _shortage(question.limits, least)
+    return f"nothing fits{asked}, on no number of such nodes; {shortage}"
+
+
+def _more_nodes(question: Question) -> list[str]:
     nodes = question.machines.nodes * 2
     while nodes <= MOST_NODES:
         more = replace(question, machines=Machines(nodes, question.machines.gpus_per_node))
-        fitting = [row for row in estimate(more) if row.fits != "no"]
+        fitting = _fitting(estimate(more))
         if fitting:
-            return f"nothing fits; {fitting[0].strategy} would on {nodes} nodes like these"
+            row = fitting[0]
+            return [f"{row.strategy}{_checkpointing(row)} would on {nodes} nodes like these"]
         nodes *= 2
-    least = min(rows, key=lambda row: row.gpu_checkpointed)
-    return f"nothing fits, on no number of such nodes; {_shortage(question.limits, least)}"
+    return []
+
+
+def _checkpointing(row: Row) -> str:
+    return " with activation checkpointing" if row.fits == "checkpointing" else ""

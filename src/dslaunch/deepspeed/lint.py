@@ -2,26 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from dslaunch.deepspeed import text as reading
 from dslaunch.deepspeed.rules import RULES
+from dslaunch.deepspeed.rules.names import NAMES
+from dslaunch.deepspeed.rules.other_file import other_file
+from dslaunch.deepspeed.rules.template import template, unreadable_template
 from dslaunch.deepspeed.subject import Reader, Subject
 from dslaunch.errors import ConfigError
-from dslaunch.lint import Remark, in_order
+from dslaunch.lint import Mention, Remark, Screened, mentions, screened
+
+KEY = "_dslaunch_ignore"
+"""The key of a config that lists rules to ignore, since JSON has no comments: `rule`, or
+`rule:path` for one place. DeepSpeed ignores unknown keys at the top level."""
 
 
 def lint(subject: Subject) -> tuple[Remark, ...]:
-    """All that the rules have to say, by place in the text."""
-    return in_order(dict.fromkeys(remark for rule in RULES for remark in rule(subject)))
+    """All that the rules have to say, by place in the text, without what the config ignores."""
+    return verdict(subject).kept
 
 
-def unreadable(error: ConfigError) -> tuple[Remark, ...]:
+def verdict(subject: Subject, ignore: Collection[str] = ()) -> Screened:
+    """All that the rules have to say, by place in the text, without the rules that the config
+    ignores and those of `ignore`."""
+    document = subject.document
+    remarks = _remarks(subject)
+    said = (*mentions(document.text), *_listed(document))
+    return screened(remarks, file=document.file, known=NAMES, ignore=ignore, said=said)
+
+
+def _remarks(subject: Subject) -> Iterable[Remark]:
+    """What there is to say: of a template or another program's file one thing."""
+    alone = template(subject) or other_file(subject)
+    if alone:
+        return (alone,)
+    return dict.fromkeys(remark for rule in RULES for remark in rule(subject))
+
+
+def _listed(document: reading.Document) -> Iterator[Mention]:
+    """What the config's own key says to ignore."""
+    data = document.data
+    listed = data.get(KEY) if isinstance(data, dict) else None
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
+        line, column = document.place(document.span((KEY, index)).start)
+        rule, _, path = str(entry).partition(":")
+        yield Mention(rule, line, column, path=path or None)
+
+
+def read(
+    text: str, file: str, reader: Reader | None = None, words: Iterable[str] = ()
+) -> tuple[reading.Document, Reader]:
+    """Read a config as its reader does; None: the one that `guess_reader` finds.
+
+    Raises ConfigError for what nobody can read.
+    """
+    document = reading.parse(text, file, by_python=reader != "native")
+    found = reader or guess_reader(document, words)
+    if reader is None and found == "native":
+        document = reading.parse(text, file)
+    return document, found
+
+
+def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
     """A text that nobody can read, as remarks."""
+    filled_in = unreadable_template(text, error.problems[0].file)
+    if filled_in:
+        return (filled_in,)
     return tuple(
         Remark(
             "syntax", "error", p.file, p.line, p.column, p.path, p.message,
-            "neither JSON nor HJSON; nothing else was looked at", "DeepSpeed reads HJSON",
+            "mend it here: it is neither JSON nor HJSON, and nothing else was looked at",
+            "DeepSpeed reads HJSON",
         )
         for p in error.problems
     )  # fmt: skip

@@ -13,7 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from dslaunch.deepspeed.architectures import FAMILIES, Shape, total
+from dslaunch.deepspeed.architectures import Shape, total
+from dslaunch.deepspeed.families import FAMILIES
 from dslaunch.deepspeed.memory import Model
 from dslaunch.errors import ConfigError, DslaunchError, Problem, ToolMissingError
 
@@ -30,6 +31,10 @@ class Sized:
     model: Model
     source: str
     shape: Shape | None = None
+    family: str = ""
+    """Its `model_type`, where the shape is known."""
+    partial: bool = False
+    """Only the text part of a model with other parts is counted."""
 
 
 def from_config(text: str, name: str) -> Sized:
@@ -40,14 +45,18 @@ def from_config(text: str, name: str) -> Sized:
     config = _object(text, name)
     family = config.get("model_type")
     if family not in list(FAMILIES) and "text_config" in config:
-        return from_config(json.dumps(config["text_config"]), name)
+        alone = from_config(json.dumps(config["text_config"]), name)
+        return replace(alone, partial=True)  # what else it has, such as a vision tower, is unknown
+    if family is None:
+        hint = "name a model's config.json; or give --params and --largest-layer"
+        raise ConfigError((Problem(name, 0, 0, "model_type", "is missing"),), hint=hint)
     if not isinstance(family, str) or family not in FAMILIES:
-        hint = "--meta counts it with transformers; or say --params and --largest-layer"
+        hint = "--meta counts it with transformers; or give --params and --largest-layer"
         message = f"no rule counts the parameters of {json.dumps(family)}"
         raise ConfigError((Problem(name, 0, 0, "model_type", message),), hint=hint)
     try:
         parts, shape = FAMILIES[family](config)
-        return Sized(total(parts), f"{name}, counted by the rules for {family}", shape)
+        return Sized(total(parts), f"{name}, counted by the rules for {family}", shape, family)
     except KeyError as error:
         problem = Problem(name, 0, 0, str(error.args[0]), "is missing")
     except (TypeError, ValueError, ZeroDivisionError) as error:
@@ -183,7 +192,9 @@ def on_meta(path: Path) -> Sized:
     """Count with transformers and torch, on torch's meta device, which holds no data.
 
     The model is the one with the head that its config names first, else a causal language
-    model. Raises ToolMissingError where they are not installed, DslaunchError where they fail.
+    model. Code that comes with a model is not run.
+
+    Raises ToolMissingError where they are not installed, DslaunchError where they fail.
     """
     try:
         import torch
@@ -193,12 +204,19 @@ def on_meta(path: Path) -> Sized:
             f"--meta needs torch and transformers: {error}", hint="without --meta, rules count"
         ) from None
     try:
-        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+        # False, not left out: transformers asks on a terminal whether to run a model's own code
+        config = transformers.AutoConfig.from_pretrained(
+            str(path), local_files_only=True, trust_remote_code=False
+        )
         name = (config.architectures or [""])[0]
-        kind = getattr(transformers, name, None)
+        kind = getattr(transformers, str(name), None)
         with torch.device("meta"):
-            auto: Any = transformers.AutoModelForCausalLM
-            model = kind(config) if kind else auto.from_config(config)
+            model: Any
+            if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel):
+                model = kind(config)
+            else:
+                auto: Any = transformers.AutoModelForCausalLM
+                model = auto.from_config(config, trust_remote_code=False)
         model.tie_weights()
     except (ValueError, OSError, KeyError, ImportError, AttributeError, TypeError) as error:
         raise DslaunchError(f"{path}: transformers cannot make it: {error}") from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from dslaunch.errors import PlanError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Placement
+    from dslaunch.protocol.checkpoints import RankMap
 
 _OF_RANK = re.compile(r"rng_state_(\d+)\.pth")
 """One per rank, read from its own node (transformers 5.23, trainer.py, `_load_rng_state`)."""
@@ -97,11 +97,10 @@ class Lacking:
 def lacking(checkpoint: Checkpoint, allocation: Allocation) -> tuple[Lacking, ...]:
     """The nodes that could not load it as it lies, and what each lacks."""
     found = []
+    known = {*checkpoint.shards, *checkpoint.wanted()}
     for placement in allocation.placements:
-        host, shards = placement.node.host, checkpoint.shards
-        wanted = [
-            p for p in needed(checkpoint, placement) if p in shards or p in checkpoint.wanted()
-        ]
+        host = placement.node.host
+        wanted = [path for path in needed(checkpoint, placement) if path in known]
         missing = tuple(path for path in wanted if not _has(checkpoint, path, host))
         if missing:
             copies = {
@@ -127,29 +126,24 @@ def _has(checkpoint: Checkpoint, path: str, host: str) -> bool:
     return True
 
 
-def same_order(ranks: Mapping[str, object] | None, allocation: Allocation) -> str | None:
+def same_order(ranks: RankMap | None, allocation: Allocation) -> str | None:
     """Compare the rank map that a run left on a node with that of a new one: what differs."""
-    if not ranks or not isinstance(ranks.get("hosts"), list):
+    now = allocation.hosts
+    if ranks is None or tuple(ranks.hosts) == tuple(now):
         return None
-    before = [str(host) for host in _listed(ranks["hosts"])]
-    now = list(allocation.hosts)
-    if before == now:
-        return None
-    return f"it was saved by {', '.join(before)} in this order, now they are {', '.join(now)}"
+    before = ", ".join(ranks.hosts)
+    return f"it was saved by {before} in this order, now they are {', '.join(now)}"
 
 
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def ranks_path(directory: str) -> str:
-    """Where the rank map is: beside the directory that a training saves to, on every node.
+def ranks_place(directory: str) -> tuple[str, str]:
+    """Where the rank map is, as a directory and a name: beside the directory that a training saves
+    to, on every node.
 
     Not in it: scripts refuse to begin with an output directory that is not empty (transformers,
     examples of 4.x, `run_clm.py`).
     """
     above, name = posixpath.split(posixpath.normpath(directory))
-    return posixpath.join(above, f".dslaunch-ranks.{name}.json")
+    return above, f".dslaunch-ranks.{name}.json"
 
 
 def rank_map(run: str, allocation: Allocation) -> dict[str, object]:

@@ -18,6 +18,7 @@ from dslaunch.errors import PlanError
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
     from dslaunch.launch.command import Word
+    from dslaunch.protocol.checkpoints import RankMap
 
 PARALLEL = (
     "tensor_model_parallel_size",
@@ -167,7 +168,7 @@ class Verdict:
 def judge(
     checkpoints: Sequence[Checkpoint],
     allocation: Allocation,
-    ranks: Mapping[str, Any] | None = None,
+    ranks: RankMap | None = None,
     path: str | None = None,
 ) -> Verdict:
     """What a run on this allocation could resume. `ranks` is the rank map that was left there;
@@ -199,7 +200,7 @@ def meant(checkpoints: Sequence[Checkpoint], first: str) -> list[Checkpoint]:
 
 
 def _problem(
-    checkpoint: Checkpoint, allocation: Allocation, ranks: Mapping[str, Any] | None
+    checkpoint: Checkpoint, allocation: Allocation, ranks: RankMap | None
 ) -> PlanError | None:
     try:
         check_world(checkpoint, allocation.world_size)

@@ -14,14 +14,15 @@ Kind = Literal["optimizer", "partition", "model", "layer", "expert"]
 """`optimizer`: one rank's part of the optimizer; `partition`: one rank's part of the model, as of
 ZeRO-3; `model`: a whole model-parallel rank's; `layer` and `expert`: of pipelines and mixtures."""
 
+_N = "([0-9]{1,6})"
 _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     # until 0.3 the underscore before `optim` was missing; it is still read (engine.py)
-    ("optimizer", re.compile(r"(\w*?)zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt")),
-    ("partition", re.compile(r"()zero_pp_rank_(\d+)_mp_rank_(\d+)_model_states\.pt")),
-    ("expert", re.compile(r"(layer_\d+_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt")),
-    ("expert", re.compile(r"(expp_rank_)(\d+)_mp_rank_(\d+)_optim_states\.pt")),
-    ("layer", re.compile(r"(layer_)(\d+)-model_(\d+)-model_states\.pt")),
-    ("model", re.compile(r"()()mp_rank_(\d+)_model_states\.pt")),
+    ("optimizer", re.compile(rf"(\w{{0,40}}?)zero_pp_rank_{_N}_mp_rank_{_N}_?optim_states\.pt")),
+    ("partition", re.compile(rf"()zero_pp_rank_{_N}_mp_rank_{_N}_model_states\.pt")),
+    ("expert", re.compile(rf"(layer_[0-9]+_)?expert_{_N}_mp_rank_{_N}_model_states\.pt")),
+    ("expert", re.compile(rf"(expp_rank_){_N}_mp_rank_{_N}_optim_states\.pt")),
+    ("layer", re.compile(rf"(layer_){_N}-model_{_N}-model_states\.pt")),
+    ("model", re.compile(rf"()()mp_rank_{_N}_model_states\.pt")),
 )
 
 

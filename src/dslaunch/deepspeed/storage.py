@@ -34,8 +34,10 @@ class FoundConfig:
     """The argument is `--flag=path`."""
 
 
-def find_config(args: Sequence[Word]) -> FoundConfig | None:
+def find_config(args: Sequence[Word], more: Sequence[str] = ()) -> FoundConfig | None:
     """Find the path of the DeepSpeed config; the last one, as argparse does.
+
+    `more`: further options that take one, without dashes in front and with `_` for `-`.
 
     What follows `--deepspeed` is a path only if it ends in `.json` or `.hjson`, since in
     scripts that follow DeepSpeed's own examples that option takes no value.
@@ -43,18 +45,23 @@ def find_config(args: Sequence[Word]) -> FoundConfig | None:
     texts = [word if isinstance(word, str) else "" for word in args]
     following = [*texts[1:], ""]
     found = [
-        _at(i, text, after) for i, (text, after) in enumerate(zip(texts, following, strict=False))
+        _at(i, text, after, more)
+        for i, (text, after) in enumerate(zip(texts, following, strict=False))
     ]
     return next((config for config in reversed(found) if config), None)
 
 
-def _at(index: int, text: str, after: str) -> FoundConfig | None:
+def _at(index: int, text: str, after: str, more: Sequence[str]) -> FoundConfig | None:
     flag, equals, value = text.partition("=")
     path = value if equals else after
     if not flag.startswith("--") or not path or (not equals and path.startswith("-")):
         return None
     name = f"--{flag.removeprefix('--').replace('-', '_')}"
-    if name in OPTIONS or (name == SWITCH and path.endswith(SUFFIXES)):
+    if (
+        name in OPTIONS
+        or name.removeprefix("--") in more
+        or (name == SWITCH and path.endswith(SUFFIXES))
+    ):
         return FoundConfig(index if equals else index + 1, flag, path, bool(equals))
     return None
 

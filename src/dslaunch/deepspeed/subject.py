@@ -19,6 +19,8 @@ Reader = Literal["native", "hf", "accelerate"]
 """Who hands the config to DeepSpeed: the script itself, Hugging Face's Trainer, accelerate."""
 READERS: tuple[Reader, ...] = ("native", "hf", "accelerate")
 
+ACCELERATES_STAGE = 2
+"""What accelerate makes of a stage of `auto` (1.15, DeepSpeedPlugin), for the Trainer too."""
 FILLED = {
     f"{mode}.enabled": (mode, f"{mode}_full_eval") for mode in ("fp16", "bf16")
 }  # fmt: skip
@@ -92,6 +94,8 @@ class Subject:
         zero = self.raw("zero_optimization")
         if isinstance(zero, bool):
             return int(zero)
+        if self.reader != "native" and self.raw("zero_optimization.stage") == "auto":
+            return ACCELERATES_STAGE
         stage = self.get("zero_optimization.stage")
         return int(stage) if stage is not None else 0
 

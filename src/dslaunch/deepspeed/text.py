@@ -8,7 +8,9 @@ than JSON, `Document.loose` says so, place by place.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from dslaunch.errors import ConfigError, Problem
@@ -29,6 +31,8 @@ Kind = Literal[
 _WHITE = " \t\n\r"
 _PUNCTUATION = "{}[],:"
 _NUMBER = re.compile(r"(-?(?:0|[1-9]\d*))(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
+_OF_PYTHON = re.compile(r"(?:NaN|-?Infinity)(?=[\s,}\]]|\Z)")
+"""Numbers that Python's json writes and reads, and JSON has not (json, `parse_constant`)."""
 _WORDS: dict[str, Any] = {"null": None, "true": True, "false": False}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"} | {c: c for c in "\"'\\/"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -57,7 +61,7 @@ class Loose:
     """What makes it JSON; none where it cannot be, as with a comment."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Document:
     """The data of one config, and the place of each part."""
 
@@ -71,7 +75,13 @@ class Document:
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column of a character, from 1."""
-        return self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
+        line = bisect_right(self._lines, offset)
+        return line, offset - self._lines[line - 1] + 1
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        """Where each line begins. Counted once: a large config may have a remark on every line."""
+        return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def span(self, path: Path) -> Span:
         """Where `path` is; for a path that is not there, its nearest part that is."""
@@ -86,20 +96,23 @@ def path_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def parse(text: str, file: str) -> Document:
+def parse(text: str, file: str, *, by_python: bool = False) -> Document:
     """Read a config. Raises ConfigError for what DeepSpeed could not read either.
 
-    The data of a key that is there twice is the last one's; `Document.twice` says so.
+    The data of a key that is there twice is the last one's; `Document.twice` says so. With
+    `by_python`, NaN and Infinity are the numbers that Python's `json.load` makes of them (`hjson`
+    makes texts of them).
     """
     body = text.removeprefix("\ufeff")
-    return _Reader(body, file).document()
+    return _Reader(body, file, by_python=by_python).document()
 
 
 class _Reader:
     """Goes through the text once, from left to right."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, *, by_python: bool) -> None:
         self._text = text
+        self._by_python = by_python
         self._at = 0
         self._deep = 0
         self._document = Document(file, text, None)
@@ -293,6 +306,10 @@ class _Reader:
         start = self._at
         if self._here() == "" or self._here() in _PUNCTUATION:
             raise self._broken("a value is expected")
+        special = _OF_PYTHON.match(self._text, start) if self._by_python else None
+        if special:
+            self._at = special.end()
+            return float(special[0])
         stop = re.compile(r"[\r\n,}\]#]|//|/\*|$").search(self._text, start)
         end = stop.start() if stop else len(self._text)
         word = self._text[start:end].rstrip(_WHITE)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dslaunch.cluster.model import Pairs
+from dslaunch.terminal import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Command:
         """Render as words of a POSIX shell line that start the command unchanged."""
         return " ".join(map(quote, self.argv))
 
+    def words(self) -> list[Any]:
+        """Give the words as JSON for a node: text, or a list of texts and `{"name": variable}`."""
+        return [w if isinstance(w, str) else list(map(_part, w)) for w in self.argv]
+
     def expand(self, env: Mapping[str, str]) -> list[str]:
         """Give the argument vector with every variable replaced from `env`.
 
@@ -44,6 +50,25 @@ def quote(word: Word) -> str:
     if not parts:
         return "''"
     return "".join(f'"${p.name}"' if isinstance(p, Var) else shlex.quote(p) for p in parts)
+
+
+def quote_in_line(text: str) -> str:
+    """Quote one word for bash so that it stays on its line: for a comment, or for people to copy.
+
+    What cannot be seen, or would break the line, is written as bytes: `$'a\\x0ab'`.
+    """
+    quoted = shlex.quote(text)
+    if one_line(quoted) == quoted:
+        return quoted
+    return "$'" + "".join(map(_as_bytes, text)) + "'"
+
+
+def _as_bytes(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if one_line(character) == character:
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def activated(command: Command, line: str | None) -> Command:
@@ -89,6 +114,10 @@ def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) ->
     if env:
         words += ["env", *(shlex.quote(f"{name}={value}") for name, value in env)]
     return " ".join([*words, command.shell()])
+
+
+def _part(part: str | Var) -> str | dict[str, str]:
+    return part if isinstance(part, str) else {"name": part.name}
 
 
 def _join(word: Word, env: Mapping[str, str]) -> str:

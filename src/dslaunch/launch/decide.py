@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
+from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PlanError, PreflightError
 from dslaunch.launch.facts import Directory, Facts, Interface, NodeFacts
 from dslaunch.launch.plan import Decision, Rendezvous
@@ -117,6 +119,7 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
     port = choose_port(cluster, facts)
     route = choose_route(facts)
     interfaces = interfaces_used(facts, route)
+    check_interface(cluster, facts, route, dict(interfaces))
     names = dict.fromkeys(name for _, name in interfaces)
     given = "given" if cluster.network.master_port is not None else "free there"
     decisions = (
@@ -124,6 +127,30 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
         Decision("interface", ", ".join(names), "each node's own on its route to the master"),
     )
     return Rendezvous(route.address, port, interfaces, own_addresses(facts, route)), decisions
+
+
+def check_interface(cluster: Cluster, facts: Facts, route: Route, used: Mapping[str, str]) -> None:
+    """Raise PreflightError where `network.interface` is not what the nodes use.
+
+    The master's address decides the route; where the file names both, they must agree.
+    """
+    wanted = cluster.network.interface
+    if wanted is None or facts.one_machine:
+        return
+    wrong = []
+    for node in facts.nodes:
+        there = {interface.name for interface in node.interfaces}
+        if there and wanted not in there:
+            has = ", ".join(sorted(there))
+            wrong.append(f"{node.host}: no interface {wanted!r}, it has {has}")
+        elif used.get(node.host, wanted) != wanted:
+            wrong.append(f"{node.host}: the route to {route.address} uses {used[node.host]!r}")
+    if wrong:
+        raise PreflightError(
+            "\n".join([f"network.interface is {wanted!r}, but the nodes do not use it", *wrong]),
+            hint="correct `network.interface`, or give "
+            f"{facts.nodes[0].host} an `address:` that it has on that interface",
+        )
 
 
 def own_addresses(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
@@ -158,13 +185,34 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
             f"{'one directory for all nodes' if shared else 'not the same directory everywhere'}",
             hint="mount it on every node, or set `storage: {shared: auto}`",
         )
-    tested = "a file written by each node was seen by "
-    why = tested + ("all" if shared else "itself alone" if _apart(views) else "some others only")
+    why = f"a file written by each node was seen by {_seen_by(views, shared=shared)}"
     return shared, Decision("storage", f"{path} is {'' if shared else 'not '}shared", why)
 
 
-def _apart(views: list[tuple[NodeFacts, Directory]]) -> bool:
-    return all(d.seen == (n.host,) for n, d in views)
+def _seen_by(views: list[tuple[NodeFacts, Directory]], *, shared: bool) -> str:
+    if shared:
+        return "all"
+    apart = all(d.seen == (n.host,) for n, d in views)
+    return "that node only" if apart else "some others only"
+
+
+def decide_workdir(facts: Facts, path: str) -> tuple[Decision, ...]:
+    """Name the nodes on which the working directory was made: a typo makes one on every node."""
+    made = [node.host for node in facts.nodes if directory_at(node, path).made]
+    if not made:
+        return ()
+    return (Decision("workdir", path, f"made on {fold(made)}: it was not there"),)
+
+
+def check_destination(facts: Facts, path: str, hosts: Sequence[str]) -> None:
+    """Raise PlanError for nodes that cannot be sent the job's files."""
+    views = [(node.host, directory_at(node, path)) for node in facts.nodes if node.host in hosts]
+    broken = [f"{host}: {view.path}: {view.error}" for host, view in views if view.error]
+    if broken:
+        raise PlanError(
+            "\n".join(["the working directory cannot be written", *broken]),
+            hint="set `storage.workdir` or --workdir to a directory that the job's user can write",
+        )
 
 
 def directory_at(node: NodeFacts, path: str) -> Directory:
@@ -186,26 +234,9 @@ def check_interpreters(allocation: Allocation, facts: Facts) -> None:
         )
 
 
-def check_gpus(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
-    """Compare GPUs with slots: fewer GPUs than a used slot needs raise PreflightError; nodes
-    without a driver are told as running on CPU."""
-    bad = [
-        f"{n.host}: slot {p.slots[-1]} is used, but the driver lists {n.gpus} GPUs"
-        for p, n in zip(allocation.placements, facts.nodes, strict=True)
-        if n.gpus is not None and n.gpus <= p.slots[-1]
-    ]
-    bad += [f"{n.host}: nvidia-smi: {n.gpu_error}" for n in facts.nodes if n.gpu_error]
-    if bad:
-        raise PreflightError("\n".join(bad), hint="correct `slots`, or leave the node out: -e NODE")
-    counts = {n.gpus for n in facts.nodes}
-    if counts == {None}:
-        return (Decision("devices", "CPU", "no node has nvidia-smi"),)
-    listed = ", ".join(sorted("no" if c is None else str(c) for c in counts))
-    return (Decision("devices", f"{listed} GPUs per node", "nvidia-smi on each node"),)
-
-
-def check_program(facts: Facts, script: str | None) -> None:
-    """Raise PlanError if a script that is not here is missing or different on some node."""
+def check_program(facts: Facts, script: str | None, *, same: bool = True) -> None:
+    """Raise PlanError if a script that is not here is missing on some node, or different there
+    although it must be the `same`."""
     if script is None:
         return
     found = {n.host: dict(n.different).get(script) for n in facts.nodes}
@@ -215,7 +246,7 @@ def check_program(facts: Facts, script: str | None) -> None:
             f"script {script!r} is neither here nor on {', '.join(missing)}",
             hint="check its name; it is looked for from the working directory",
         )
-    if len(set(found.values())) > 1:
+    if same and len(set(found.values())) > 1:
         raise PlanError(
             f"script {script!r} is not the same on all nodes: {', '.join(found)}",
             hint="run dslaunch where the right one is, and it is shipped",

@@ -41,6 +41,20 @@ class Directory:
     """Why nothing can be written there."""
     seen: tuple[str, ...] = ()
     """The nodes whose marks are visible there, this one's included."""
+    made: bool = False
+    """Whether it was not there before it was asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    """The accelerators of one vendor in a node."""
+
+    vendor: str
+    """`nvidia`, `amd`, ...; see `protocol/values.py`, `Vendor`."""
+    devices: int
+    """That programs can open."""
+    bus: int = 0
+    """On the PCI bus, with or without a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,8 @@ class NodeFacts:
     gpus: int | None = None
     """How many GPUs the driver lists; None: no driver."""
     gpu_error: str | None = None
+    accelerators: tuple[Accelerators, ...] = ()
+    """What the kernel shows, of every vendor; empty: none, or not recorded."""
     dialled: tuple[Dialled, ...] = ()
     directories: tuple[Directory, ...] = ()
     different: tuple[tuple[str, str | None], ...] = ()
@@ -79,6 +95,9 @@ class Facts:
 
     nodes: tuple[NodeFacts, ...]
     port: PortFact
+    own_files: tuple[str, ...] = ()
+    """The nodes that see the job's directory of the machine that launches: its files are the
+    user's own there."""
 
     @property
     def one_machine(self) -> bool:

@@ -80,20 +80,6 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class RankFiles:
-    """Where a launcher that redirects its ranks writes their output.
-
-    Patterns for `glob` below the log directory, with `{rank}` and `{local_rank}` to be filled.
-    """
-
-    stdout: str
-    stderr: str | None = None
-    """None: both streams are in one file."""
-    error: str | None = None
-    """Torch's error file of a rank, if the launcher makes one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Process:
     """One command that the agent starts on a node."""
 
@@ -123,8 +109,6 @@ class NodePlan:
     cwd: str
     env: Pairs
     processes: tuple[Process, ...]
-    rank_files: RankFiles | None = None
-    """None: the processes are the ranks, and their output is read from them."""
     files: tuple[File, ...] = ()
 
 
@@ -175,7 +159,6 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
                 replace(p, command=activated(p.command, placement.node.activate))
                 for p in launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
             ),
-            rank_files=launcher.rank_files,
             files=decided.files,
         )
 
@@ -194,7 +177,9 @@ def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> 
     """The environment of a node's processes, less what their launcher adds.
 
     The job's variables, then the node's own, then this run's, then what evidence found for what
-    none of them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used.
+    none of them sets: the interface for Gloo and NCCL, and the visible GPUs if only some are used,
+    or if SLURM gave them, which does not hide the others at every site (cgroup.conf(5),
+    ConstrainDevices).
     The interface is given to NCCL in its exact form `=eth0`; a bare name is a prefix there
     (NCCL documentation, NCCL_SOCKET_IFNAME).
     """
@@ -203,6 +188,7 @@ def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> 
     if interface is not None:
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
         env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-    if placement.slots != tuple(range(len(placement.node.slots))):
+    uses_some = placement.slots != tuple(range(len(placement.node.slots)))
+    if uses_some or placement.node.step_gpus is not None:
         env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, placement.slots)))
     return tuple(env.items())

@@ -36,8 +36,21 @@ def positional(job: Job) -> tuple[Word, ...]:
     return ("--", *words) if swallowed else words
 
 
-def kind_flag(job: Job, no_python: str) -> tuple[str, ...]:
+def piped(job: Job, logs: Var, variable: str = "LOCAL_RANK") -> tuple[Word, ...]:
+    """The script that the agent puts into `logs`, and its arguments: it gives a rank its pipes and
+    becomes the program.
+
+    Launchers can redirect ranks only into files of names that they choose; what a rank writes,
+    secrets among it, must not lie in a file. `variable` is the one whose value tells the ranks of
+    a node apart.
+    """
+    return ((logs, "/rank.py"), variable, job.kind, program(job), *job.args)
+
+
+def kind_flag(job: Job, no_python: str, logs: Var | None = None) -> tuple[str, ...]:
     """The launcher's option for what the program is; `no_python` as that launcher spells it."""
+    if logs is not None:  # it starts a script of ours
+        return ()
     return {"script": (), "module": ("--module",), "command": (no_python,)}[job.kind]
 
 
@@ -57,11 +70,14 @@ def without_macros(words: tuple[Word, ...]) -> tuple[Word, ...]:
     )
 
 
-def torch_positional(job: Job) -> tuple[Word, ...]:
+def torch_positional(job: Job, logs: Var | None = None) -> tuple[Word, ...]:
     """Like `positional`, for launchers that hand the ranks to torch's agent.
 
     A command's name is not a rank's argument there, and is not substituted.
     """
+    if logs is not None:
+        script, *arguments = piped(job, logs)
+        return (script, *without_macros(tuple(arguments)))
     words = positional(job)
     if job.kind != "command":
         return without_macros(words)

@@ -38,3 +38,14 @@ def without(
             hint="add `spare: true` nodes to the cluster file, or lower --min-nodes",
         )
     return Allocation.of(chosen), tuple(words)
+
+
+def enough_without(
+    cluster: Cluster, allocation: Allocation, lost: Collection[str], min_nodes: int
+) -> bool:
+    """Whether as many nodes would be left without these."""
+    try:
+        without(cluster, allocation, lost, min_nodes)
+    except PlanError:
+        return False
+    return True

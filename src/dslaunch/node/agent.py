@@ -17,15 +17,29 @@ import threading
 import time
 from collections import deque
 
-from dslaunch.node import bridge, files, frames, keeping, network, probe, processes, stacks
+from dslaunch.node import (
+    bridge,
+    cgroup,
+    directories,
+    files,
+    frames,
+    keeping,
+    network,
+    peer,
+    private,
+    probe,
+    processes,
+    stacks,
+)
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import Client
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
+from dslaunch.node.redact import Secrets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
     from dslaunch.node import links
 
@@ -35,6 +49,8 @@ STRAY_GRACE = 2.0
 LOST_GRACE = 5.0
 FAREWELL = 10.0
 JOURNAL_FULL, JOURNAL_LOW = 8 << 20, 1 << 20
+MOST_OF_ERROR, MOST_OF_TRACE = 300, 16 * 1024
+"""Characters that are told of an error of our own."""
 KEPT_OUTPUT = 2 << 30
 """Bytes of output that a detached run keeps on each node."""
 
@@ -42,9 +58,9 @@ KEPT_OUTPUT = 2 << 30
 class Agent:
     """One node's end of a run. A single thread; questions that may hang have their own."""
 
-    def __init__(self, run: str, host: str, times: Dict[str, float]) -> None:
+    def __init__(self, run: str, host: str, times: Dict[str, float], guardian: int) -> None:
         """`times`, in seconds: `silence` after which a launcher is not there, `reconnect` in
-        which it may come back."""
+        which it may come back. `guardian`: the process that is our parent while it lives."""
         self.run, self.host, self.times = run, host, times
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
@@ -52,23 +68,33 @@ class Agent:
         self.journal: Any = Journal()
         self.clients: List[Client] = []
         self.holder: Optional[Client] = None
-        self.free_since: Optional[float] = None
-        """When the last launcher that held the run was lost; None while one is there."""
+        self.free_since: Optional[float] = time.monotonic()
+        """When the run was last held by a launcher; None while one holds it."""
+        self.left_at: Optional[float] = None
+        """`free_since`, once it is known that the launcher has left and its machine answers."""
+        self.left_limit = 0.0
+        """Seconds that such a launcher has to come back."""
         self.dismissed: Optional[float] = None
-        """When the launcher said goodbye; what others still read is sent for a moment."""
+        """When we were told to leave; what others still read is sent for a moment."""
         self.detached = False
         self.replies: Deque[Tuple[Client, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
+        self.group: Optional[str] = None
+        """The control group of the ranks, where there is one; else they are known as our
+        descendants and by their environment."""
+        self.secrets = Secrets()
+        """Of the run, once it has started. No text leaves this program before it went through."""
         self.activity = Activity()
         self.idle = 0.0
         """Seconds since a rank printed or computed, as of the last beat."""
         self.links: Optional[links.Links] = None
+        self.door: Optional[bridge.Door] = None
         self.deadline: Optional[float] = None
         self.done = False
         self.done_at: Optional[float] = None
         self.beaten = time.monotonic()
-        self.guardian = os.getppid()
+        self.guardian = guardian
 
     # ------------------------------------------------------------ the loop
 
@@ -79,7 +105,7 @@ class Agent:
             for key, _ in self.selector.select(self.patience()):
                 key.data()
             self.tick()
-        files.remove_node_directories(self.run, self.host, self.home)
+        keeping.remove_run(self.run, self.host, self.home)
 
     def over(self) -> bool:
         """Whether the agent may leave."""
@@ -98,6 +124,8 @@ class Agent:
         if self.free_since is None or self.detached:
             return False
         patience = self.times["reconnect"] if self.ranks else 0
+        if self.left_at == self.free_since:
+            patience = min(patience, self.left_limit)
         return time.monotonic() - self.free_since >= patience
 
     def patience(self) -> float:
@@ -110,21 +138,21 @@ class Agent:
         """Set up signals and streams, and greet."""
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: self.end(LOST_GRACE, "the agent was asked to end"))
+        signal.signal(signal.SIGTERM, lambda *_: self.asked_to_end())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         wake, self.wake = os.pipe()
         for fd in (wake, self.wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         self.listen(wake, lambda: self.woken(wake))
-        self.holder = self.welcome(first)
+        self.welcome(first, holds=True)
 
     def woken(self, wake: int) -> None:
         """A child ended, or a thread has an answer."""
         os.read(wake, 4096)
         while self.replies:
             client, reply = self.replies.popleft()
-            client.say({**reply, "time": time.time()})
+            client.say({**self.secrets.values(reply), "time": time.time()})
 
     def tick(self) -> None:
         """What is done whether or not something happened."""
@@ -132,20 +160,38 @@ class Agent:
         if now - self.beaten >= min(BEAT, self.times["silence"] / 3):
             self.beaten = now
             self.beat()
-        if self.holder is not None and now - self.holder.heard > self.times["silence"]:
-            self.holder.close()
-        if os.getppid() != self.guardian:
-            self.end(0, "the agent's guardian was killed")
+        self.miss_the_launcher()
+        self.look_after_the_guardian()
         if self.abandoned():
             self.end(LOST_GRACE, "the launcher is gone")
         if self.links is not None:
             self.links.tick(now)
+        if self.door is not None:
+            self.door.tick(now)
         if self.ranks and not self.done:
             self.ranks.watch()
             self.advance()
 
+    def miss_the_launcher(self) -> None:
+        """Let go of a launcher that has not been heard for too long."""
+        silence = self.times["silence"]
+        if self.holder is None or time.monotonic() - self.holder.heard <= silence:
+            return
+        self.holder.read()  # we may have been stopped ourselves, and not have listened
+        if self.holder is not None and time.monotonic() - self.holder.heard > silence:
+            self.holder.close()
+
+    def look_after_the_guardian(self) -> None:
+        """End if our guardian is dead: nobody would end what we have started if we are killed."""
+        if os.getppid() != self.guardian:
+            self.end(0, "the agent's guardian was killed", process="guardian")
+            if self.ranks is None:
+                self.dismissed = time.monotonic()
+
     def beat(self) -> None:
         """Show that we are there, and how long the ranks have been idle."""
+        if processes.is_stopped(self.guardian):
+            processes.resume([self.guardian])
         pids = self.ranks.pids() if self.ranks and not self.done else {}
         self.idle = self.activity.idle(pids.values()) if pids else 0.0
         for client in list(self.clients):
@@ -153,14 +199,23 @@ class Agent:
 
     # ------------------------------------------------------------ clients
 
-    def welcome(self, connection: socket.socket) -> Client:
-        """Take a new client and greet it."""
+    def welcome(self, connection: socket.socket, *, holds: bool = False) -> None:
+        """Take a new client and greet it. With `holds` it is the launcher of the run."""
         client = Client(connection, self)
         self.clients.append(client)
         self.listen(connection.fileno(), client.read)
-        known = {"run": self.run, "started": self.ranks is not None, "last": self.journal.last}
+        if holds:  # before anything is written, which may find out that it has gone already
+            client.ssh = peer.connection()
+            self.hold(client)
+        known: frames.Message = {"run": self.run, "last": self.journal.last}
+        known["started"] = self.ranks is not None
+        known["peer"] = peer.address(client.ssh)
         client.say({"event": "hello", "time": time.time(), **known, **probe.identity(self.home)})
-        return client
+
+    def hold(self, client: Client) -> None:
+        """Let this client hold the run, unless it has gone: nobody would notice that again."""
+        if not client.closed:
+            self.holder, self.free_since = client, None
 
     def watch_client(self, client: Client, *, writing: bool) -> None:
         """Be told when a client can take more, only while there is more."""
@@ -182,11 +237,23 @@ class Agent:
         self.ignore(client.socket.fileno())
         self.clients.remove(client)
         if client is self.holder:
-            self.holder, self.free_since = None, time.monotonic()
+            # later than that it was gone without our noticing, as when we were stopped
+            gone = client.heard + self.times["silence"]
+            since = min(time.monotonic(), gone)
+            self.holder, self.free_since = None, since
+            if client.ended and client.closed_limit is not None:
+                self.left_limit = client.closed_limit
+                look = threading.Thread(target=self.look_for, args=(client.ssh, since), daemon=True)
+                look.start()
+
+    def look_for(self, connection: str, since: float) -> None:
+        """Find out whether the launcher that was lost then has left; in a thread."""
+        if peer.has_left(connection):
+            self.left_at = since
 
     def say(self, message: frames.Message) -> None:
         """Note an event of the run, with our time; those who follow are sent it."""
-        message.setdefault("time", time.time())
+        message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         if self.directory is not None:
             keeping.append_event(self.directory, message)
@@ -221,6 +288,12 @@ class Agent:
     def do_ping(self, client: Client, message: frames.Message) -> None:
         """Nothing: that we were spoken to is all."""
 
+    def do_coming(self, client: Client, message: frames.Message) -> None:
+        """The launcher has reached us again: the time in which it may do so begins anew."""
+        client.ssh = message.get("ssh", "")
+        if self.free_since is not None:
+            self.free_since = time.monotonic()
+
     def do_clock(self, client: Client, message: frames.Message) -> None:
         """Say what time it is."""
         client.say({"reply": message["id"], "value": None, "time": time.time()})
@@ -228,7 +301,8 @@ class Agent:
     def do_follow(self, client: Client, message: frames.Message) -> None:
         """Send the journal from there on; with `hold`, this is the launcher of the run."""
         if message.get("hold"):
-            self.holder, self.free_since = client, None
+            client.closed_limit = message.get("closed")
+            self.hold(client)
         client.follow(message["after"])
 
     def do_got(self, client: Client, message: frames.Message) -> None:
@@ -250,6 +324,11 @@ class Agent:
         if client is not self.holder and not self.done:
             self.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
         self.end(message["grace"], message.get("why") or "asked to stop")
+
+    def do_notice(self, client: Client, message: frames.Message) -> None:
+        """Send the ranks the signal that they may handle."""
+        if self.ranks is not None and client is self.holder:
+            processes.send(self.ranks.pids().values(), message["number"])
 
     def do_stacks(self, client: Client, message: frames.Message) -> None:
         """Tell what every rank is doing."""
@@ -293,9 +372,8 @@ class Agent:
     def node_directory(self) -> str:
         """This run's directory on this node, made when first needed."""
         if self.directory is None:
-            lasting = [files.lasting_place(self.home)] if self.detached else []
-            places = [*lasting, *files.temporary_places()]
-            self.directory = files.make_node_directory(self.run, self.host, places)
+            made = directories.make(self.run, self.host, self.home, lasting=self.detached)
+            self.directory = made
             self.lock = keeping.hold(self.directory)
         return self.directory
 
@@ -319,32 +397,46 @@ class Agent:
 
     def do_start(self, client: Client, message: frames.Message) -> None:
         """Start the node's processes."""
+        self.secrets = Secrets(message["env"][name] for name in message["secret"])
+        notice = message.get("notice")
+        if notice is not None:  # what a program ignores, those that it starts ignore too,
+            signal.signal(notice, signal.SIG_IGN)  # until one sets a handler
         try:
             directory = self.node_directory()
             logs = os.path.join(directory, "logs")
-            os.makedirs(logs, exist_ok=True)
-            for file in message["files"]:
-                files.write_private(os.path.join(directory, file["name"]), file["text"])
-            self.door = bridge.listen(directory)
+            private.make_directory(logs)
+            with private.opened(directory) as within:
+                for file in message["files"]:
+                    private.write(file["name"], file["text"], within)
+            door = bridge.listen(directory)
         except OSError as error:
             self.refuse(str(error))
             return
         about = {**message["about"], "run": self.run, "detached": self.detached}
+        self.group = cgroup.make(self.run)
+        about = {**about, **keeping.these_processes(self.guardian), keeping.GROUP: self.group}
         keeping.write(directory, keeping.ABOUT, about)
-        self.listen(self.door.fileno(), lambda: self.open_door())
+        contained = "cgroup" if self.group is not None else "descendants"
+        self.say({"event": "contained", "rank": frames.NO_RANK, "contained": contained})
+        self.door = bridge.Door(door, self, self.open_door)
         own = {
             processes.RUN_ID: self.run,
             processes.HOST: self.host,
             "DSLAUNCH_NODE_DIR": directory,
             "DSLAUNCH_LOGS": logs,
         }
-        environment = {**os.environ, **message["env"], **own}
+        inherited = {name: os.environ[name] for name in os.environ if name != processes.PROGRAM}
+        environment = {**inherited, **message["env"], **own}
         environment.update(stacks.arm(directory, environment))
-        self.ranks = Ranks(message, environment, self)
+        self.ranks = Ranks(message, environment, self, self.group)
+        threading.Thread(target=keeping.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
         if self.links is not None and message.get("link"):
             self.links.dial(message["link"])
-        self.ranks.start(probe.absolute(message["cwd"], self.home))
+        try:
+            self.ranks.start(probe.absolute(message["cwd"], self.home))
+        except OSError as error:
+            self.refuse(f"no pipes for the ranks' output: {error}")
 
     def refuse(self, why: str) -> None:
         """Nothing can be started here."""
@@ -352,15 +444,23 @@ class Agent:
         self.say({"event": "done", "left": []})
         self.done = True
 
-    def open_door(self) -> None:
-        """Somebody else wants to speak with us."""
+    def open_door(self, connection: socket.socket, _: Any) -> None:
+        """Greet another client, if it is of this user or of root."""
         with contextlib.suppress(OSError):
-            self.welcome(self.door.accept()[0])
+            if bridge.user_of(connection) in (0, os.geteuid()):
+                self.welcome(connection)
+                return
+        connection.close()
 
-    def crashed(self, trace: str) -> None:
-        """Leave a note of an error of our own; the guardian ends the rest."""
+    def crashed(self, error: BaseException, trace: str) -> None:
+        """Note an error of our own and tell the launcher; the guardian ends the rest."""
+        last = f"{type(error).__name__}: {error}"
+        told = {"how": "failed", "error": last[:MOST_OF_ERROR], "trace": trace[-MOST_OF_TRACE:]}
+        note = {"event": "gone", "time": time.time(), **self.secrets.values(told)}
         if self.directory is not None:
-            keeping.write(self.directory, keeping.CRASH, {"time": time.time(), "trace": trace})
+            keeping.write(self.directory, keeping.GONE, note)
+        if self.holder is not None:
+            self.holder.say_last(note)
 
     def listen(self, fd: int, callback: Callable[[], None]) -> None:
         """Have `callback` called when `fd` has something."""
@@ -371,13 +471,23 @@ class Agent:
         if fd in self.selector.get_map():
             self.selector.unregister(fd)
 
-    def end(self, grace: float, why: str) -> None:
-        """Ask what runs to end, and make it after `grace` seconds. A second call can only hurry."""
+    def asked_to_end(self) -> None:
+        """Somebody sent us SIGTERM: end what runs, or leave where nothing does yet."""
+        if self.ranks is None:
+            self.dismissed = time.monotonic()
+        why = "the agent was asked to end"
+        self.end(LOST_GRACE, why, process="agent", signal=int(signal.SIGTERM))
+
+    def end(self, grace: float, why: str, **cause: Any) -> None:
+        """Ask what runs to end, and make it after `grace` seconds. A second call can only hurry.
+
+        `cause`: which `process` of ours was ended, and by which `signal` if that is known.
+        """
         deadline = time.monotonic() + grace
         if self.ranks is None or self.done:
             return
         if self.deadline is None:
-            self.say({"event": "ending", "rank": frames.NO_RANK, "error": why})
+            self.say({"event": "ending", "rank": frames.NO_RANK, "error": why, **cause})
             if grace:
                 self.ranks.ask_to_end()
         self.deadline = min(deadline, self.deadline or deadline)
@@ -386,13 +496,27 @@ class Agent:
         """Go on towards the end: all started processes, then what they left, then the proof."""
         if self.ranks is None or (self.deadline is None and self.ranks.running()):
             return
-        living = processes.descendants(os.getpid()) | processes.tagged(self.run, self.host)
+        living = self.living()
         if living and self.deadline is None:
             self.deadline = time.monotonic() + STRAY_GRACE
             processes.send(living, signal.SIGTERM)
         elif living and self.deadline is not None and time.monotonic() >= self.deadline:
             processes.send(living, signal.SIGKILL)
+            if self.group is not None:
+                cgroup.kill(self.group)
         elif not living and not self.ranks.running():
-            self.ranks.finish()
-            self.done, self.done_at = True, time.monotonic()
-            self.say({"event": "done", "left": sorted(processes.tagged(self.run, self.host))})
+            self.finish()
+
+    def living(self) -> Set[int]:
+        """The processes of the run that live, other than our own programs."""
+        found = processes.descendants(os.getpid()) | processes.tagged(self.run, self.host)
+        return found if self.group is None else found | processes.alive(cgroup.members(self.group))
+
+    def finish(self) -> None:
+        """All processes have ended: say so, and whether that is so."""
+        assert self.ranks is not None
+        self.ranks.finish()
+        if self.group is not None:
+            cgroup.remove(self.group)
+        self.done, self.done_at = True, time.monotonic()
+        self.say({"event": "done", "left": sorted(processes.tagged(self.run, self.host))})

@@ -15,6 +15,10 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from dslaunch.node.agent import Agent
 
 
+LAST_WORD = 2.0
+"""Seconds for a client to take what an agent says that has failed."""
+
+
 class Client:
     """A connection with what is still to be written to it."""
 
@@ -26,6 +30,12 @@ class Client:
         self.sent: Optional[int] = None
         """The number of the last journal frame written to it; None: it follows nothing."""
         self.closed = False
+        self.ended = False
+        """It closed the connection; it was not given up."""
+        self.ssh = ""
+        """The SSH connection that it came by; see `peer`."""
+        self.closed_limit: Optional[float] = None
+        """Seconds that it has to come back where it is known to have left."""
         self._decoder = frames.Decoder()
         self._outbox: Deque[bytes] = deque([frames.GREETING])
 
@@ -33,6 +43,14 @@ class Client:
         """Send a message that is for this client alone."""
         self._outbox.append(frames.pack_message(message))
         self.write()
+
+    def say_last(self, message: frames.Message) -> None:
+        """Send what is still to be sent and a last message, if it is taken within a moment."""
+        try:
+            self.socket.settimeout(LAST_WORD)
+            self.socket.sendall(b"".join(self._outbox) + frames.pack_message(message))
+        except OSError:  # it has gone as well
+            pass
 
     def follow(self, after: int) -> None:
         """Send the journal from behind frame `after` on, for as long as the client is there."""
@@ -71,10 +89,13 @@ class Client:
             data = b""
         self.heard = time.monotonic()
         if not data:
+            self.ended = True
             self.close()
             return
         try:
             for frame in self._decoder.feed(data):
+                if self.closed:  # by what it said before, or by an answer that did not reach it
+                    return
                 self.agent.take(self, frame)
         except frames.FrameError:
             self.close()

@@ -1,8 +1,11 @@
-"""The bytes between launcher and agent: framed messages, output and file data, both ways.
+"""Frames between launcher and agent: messages, output and file data, in both directions.
 
 A frame is a header (length of the body, kind, number) and a body. Messages are JSON objects;
 output is raw bytes of one rank's stream with its time; data is a piece of a file that is being
-sent. What must not be lost when a connection is has a number, counted from 1 on each node.
+sent. Frames that must survive a broken connection carry a number, counted from 1 on each node.
+
+Either end may be hostile: every length is bounded before anything is kept, and what takes far
+more memory than bytes (JSON of many small values) is counted before it is parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +27,12 @@ HEADER = struct.Struct(">IBQ")
 _OUTPUT = struct.Struct(">iBd")
 _DATA = struct.Struct(">I")
 MESSAGE, OUTPUT, DATA = 1, 2, 3
-_LARGEST = 256 * 1024 * 1024
+LONGEST = {MESSAGE: 16 << 20, OUTPUT: 1 << 20, DATA: 1 << 20}
+"""Bytes of a body, by kind. The largest messages list the files of all checkpoints of a node."""
+_SHORTEST = {MESSAGE: 2, OUTPUT: _OUTPUT.size, DATA: _DATA.size}
+MOST_VALUES = 500_000
+"""Values in one JSON text. A value of three bytes takes up to 200 in memory, so that a text that is
+short enough to be read could otherwise take more than a gigabyte."""
 NO_RANK = -1
 
 
@@ -78,29 +86,34 @@ def pack_data(id: int, data: bytes) -> bytes:
 
 
 class Decoder:
-    """Turns bytes as they come into whole frames."""
+    """Turns bytes as they arrive into whole frames."""
 
     def __init__(self) -> None:
         self.number = 0
         """That of the last frame that had one."""
+        self.size = 0
+        """Bytes of the last frame's body."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Add bytes and give every frame that is whole now. Raises FrameError."""
+        """Add bytes and yield every frame that is complete now. Raises FrameError."""
         self._buffer += data
         start = 0
-        while len(self._buffer) - start >= HEADER.size:
-            length, kind, number = HEADER.unpack_from(self._buffer, start)
-            if length > _LARGEST or kind not in (MESSAGE, OUTPUT, DATA):
-                raise FrameError(f"not a frame: {bytes(self._buffer[start : start + 40])!r}")
-            end = start + HEADER.size + length
-            if len(self._buffer) < end:
-                break
-            body = bytes(self._buffer[start + HEADER.size : end])
-            start = end
-            self.number = number or self.number
-            yield _decode(kind, body)
-        del self._buffer[:start]
+        try:
+            while len(self._buffer) - start >= HEADER.size:
+                length, kind, number = HEADER.unpack_from(self._buffer, start)
+                if not _SHORTEST.get(kind, 1) <= length <= LONGEST.get(kind, 0):
+                    raise FrameError(f"not a frame: kind {kind}, {length} bytes")
+                end = start + HEADER.size + length
+                if len(self._buffer) < end:
+                    break
+                body = bytes(memoryview(self._buffer)[start + HEADER.size : end])
+                start = end
+                self.number = number or self.number
+                self.size = length
+                yield _decode(kind, body)
+        finally:
+            del self._buffer[:start]
 
 
 def _decode(kind: int, body: bytes) -> Frame:
@@ -109,10 +122,22 @@ def _decode(kind: int, body: bytes) -> Frame:
         return Output(rank, stream, when, body[_OUTPUT.size :])
     if kind == DATA:
         return Data(_DATA.unpack_from(body)[0], body[_DATA.size :])
+    return read_message(body)
+
+
+def most_values(text: bytes) -> int:
+    """Return an upper limit of how many values a JSON text has, without parsing it."""
+    return sum(map(text.count, (b"[", b"{", b",")))
+
+
+def read_message(body: bytes) -> Message:
+    """A JSON object. Raises FrameError for anything else, and for one too large to keep."""
+    if most_values(body) > MOST_VALUES:
+        raise FrameError(f"a message of more than {MOST_VALUES} values")
     try:
         message = json.loads(body)
-    except ValueError as error:
-        raise FrameError(f"not a message: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"not a message: {type(error).__name__}") from None
     if not isinstance(message, dict):
-        raise FrameError(f"not a message: {body[:40]!r}")
+        raise FrameError("not a message: no object")
     return message

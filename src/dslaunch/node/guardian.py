@@ -1,8 +1,8 @@
 """Where the program on a node begins: an agent under its guardian, or the way to one that is there.
 
 The guardian is the agent's parent and does nothing but wait for it. Should the agent be killed, the
-guardian ends all that it started. Both leave the connection's session at once: they are no
-children of it.
+guardian ends all that it started, and notes for the launcher how the agent ended. An agent that is
+stopped it wakes. Both leave the connection's session at once: they are no children of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 
-from dslaunch.node import bridge, files, keeping, processes
+from dslaunch.node import bridge, directories, frames, keeping, peer, processes
 from dslaunch.node.agent import Agent
 
 TYPE_CHECKING = False
@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Dict
 
 LOOK = 0.05
+NOTE_TIMEOUT = 8.0
+"""Seconds for a guardian to end what a dead agent has left."""
+NO_AGENT, STOPPED = 3, 4
+"""Exit codes for a launcher that wants to join an agent: there is none; it was stopped."""
 
 
 def guard(agent: int, run: str, host: str) -> None:
@@ -28,10 +32,7 @@ def guard(agent: int, run: str, host: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(agent, signal.SIGTERM))
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    while True:
-        pid, status = os.wait()
-        if pid == agent:
-            break
+    status = wait_for(agent)
     while status:
         living = processes.descendants(os.getpid()) | processes.tagged(run, host)
         if not living:
@@ -39,8 +40,27 @@ def guard(agent: int, run: str, host: str) -> None:
         processes.send(living, signal.SIGKILL)
         time.sleep(LOOK)
     if status:
-        files.remove_node_directories(run, host, os.path.expanduser("~"))
+        home = os.path.expanduser("~")
+        for directory in directories.find(home, host, run):
+            keeping.end_group(directory, host)
+        keeping.remove_run(run, host, home, keep=(keeping.ABOUT, keeping.GONE))
+        if os.WIFSIGNALED(status):
+            killed = {"how": "killed", "signal": os.WTERMSIG(status)}
+            note = {"event": "gone", "time": time.time(), **killed}
+            for directory in directories.find(home, host, run):
+                keeping.write(directory, keeping.GONE, note)
     os._exit(1 if status else 0)
+
+
+def wait_for(agent: int) -> int:
+    """Wait until the agent has ended, and wake it whenever it is stopped; its wait status."""
+    while True:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            if pid == agent:
+                processes.resume([agent])
+        elif pid == agent:
+            return status
 
 
 def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.socket) -> None:
@@ -50,20 +70,22 @@ def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.sock
     for fd in (0, 1):
         os.dup2(null, fd)
     processes.become_subreaper()
+    guardian = os.getpid()
     agent = os.fork()
     if agent:
         first.close()
         os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    served = Agent(run, host, times)
+    served = Agent(run, host, times, guardian)
     try:
         served.serve(first)
-    except Exception:
+    except Exception as error:  # noqa: BLE001 - its trace may hold a secret: it is masked
         import traceback
 
-        served.crashed(traceback.format_exc())
-        raise
+        served.crashed(error, traceback.format_exc())
+        os._exit(1)
+    processes.resume([guardian])  # if it is stopped, it would stay
     os._exit(0)
 
 
@@ -72,6 +94,8 @@ def main(arguments: Dict[str, Any]) -> None:
     run, host = arguments["run"], arguments["host"]
     if arguments["join"]:
         connection = find(run, host)
+        if arguments["hold"]:
+            connection.sendall(frames.pack_message({"op": "coming", "ssh": peer.connection()}))
     else:
         connection, other = socket.socketpair()
         if os.fork() == 0:
@@ -83,10 +107,32 @@ def main(arguments: Dict[str, Any]) -> None:
 
 
 def find(run: str, host: str) -> socket.socket:
-    """Connect to the agent of a run. Leaves with exit code 3 if there is none."""
-    for directory in keeping.directories(files.all_places(os.path.expanduser("~")), host):
-        if os.path.basename(directory).startswith(f"{run}.{host}."):
-            with contextlib.suppress(OSError):
-                return bridge.dial(directory)
+    """Connect to the agent of a run.
+
+    Leaves with exit code NO_AGENT if there is none, after saying how it ended if that is known;
+    with STOPPED if it was stopped, and wakes it.
+    """
+    home = os.path.expanduser("~")
+    for directory in directories.find(home, host, run):
+        if processes.resume_programs() and keeping.held(directory):
+            os._exit(STOPPED)
+        with contextlib.suppress(OSError):
+            return bridge.dial(directory)
+        say_how_it_ended(directory, host)
+    keeping.clean(home, host, run, ended=False)  # where the guardian was killed as well
     os.write(2, b"no agent of this run\n")
-    os._exit(3)
+    os._exit(NO_AGENT)
+
+
+def say_how_it_ended(directory: str, host: str) -> None:
+    """Tell the launcher what the guardian of an agent has noted, once that is done with its work;
+    what remains is removed."""
+    deadline = time.monotonic() + NOTE_TIMEOUT
+    while keeping.guardian_lives(directory, host) and time.monotonic() < deadline:
+        time.sleep(LOOK)
+    note = keeping.gone(directory)
+    if note is not None:
+        note["over"] = not keeping.guardian_lives(directory, host)
+        os.write(1, frames.GREETING + frames.pack_message(note))
+        os.close(1)
+        directories.remove(directory)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from array import array
 
-from dslaunch.node import frames
+from dslaunch.node import frames, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -62,7 +62,7 @@ class FileJournal:
         self.dropped = 0
         """Bytes of output for which there was no room."""
         self._most = most
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = private.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._ends = array("Q", [0])
 
     def append(self, kind: int, body: bytes) -> None:

@@ -1,38 +1,53 @@
-"""What a node keeps on disk of each run, for those who ask about it later: files of this user."""
+"""What a node keeps on disk of each run, for those who ask about it later: files of this user.
+
+All of it is opened by `private`: what others left under our names is neither read nor removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import json
 import os
-import shutil
+import time
 
-from dslaunch.node import processes
+from dslaunch.node import cgroup, directories, paths, private, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
     Answer = Dict[str, Any]
 
-ABOUT, EVENTS, JOURNAL, LOCK, CRASH = "run.json", "events.jsonl", "journal", "lock", "crash.json"
-DETACHED = ".local/state/dslaunch/nodes"
-"""Below the home: where runs that nobody watches keep what they say."""
+ABOUT, EVENTS, JOURNAL, LOCK = "run.json", "events.jsonl", "journal", "lock"
+AGENT, GUARDIAN = "agent", "guardian"
+"""In ABOUT: which processes the run's agent and its guardian are."""
+GROUP = "group"
+"""In ABOUT: the control group of its processes, if there is one."""
+GONE = "gone.json"
+"""How an agent ended that was killed or failed: written by its guardian, for the launcher."""
+END_TIMEOUT, LOOK = 5.0, 0.02
+"""Seconds for killed processes to be gone, and between two looks at them."""
+YOUNG = 120.0
+"""Seconds since the last change in a directory for which it may be a run's that begins or ends."""
+MOST_ABOUT = 1 << 20
+MOST_EVENTS = 1 << 20
+"""Bytes that are read from the beginning of the events, and as many from their end."""
 
 
 def hold(directory: str) -> int:
     """Lock a run's directory for as long as this process or a child of it lives."""
-    fd = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+    with private.opened(directory) as within:
+        fd = private.open_file(LOCK, os.O_RDWR | os.O_CREAT, within)
     fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
 
 
 def held(directory: str) -> bool:
-    """Whether the agent of a run's directory is alive."""
+    """Whether a process holds the lock of a run's directory."""
     try:
-        fd = os.open(os.path.join(directory, LOCK), os.O_RDWR)
+        with private.opened(directory) as within:
+            fd = private.open_file(LOCK, os.O_RDWR, within)
     except OSError:
         return False
     try:
@@ -47,7 +62,8 @@ def held(directory: str) -> bool:
 def append_event(directory: str, event: Answer) -> None:
     """Note an event; a full disk costs the note only."""
     with contextlib.suppress(OSError):
-        fd = os.open(os.path.join(directory, EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with private.opened(directory) as within:
+            fd = private.open_file(EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, within)
         try:
             os.write(fd, json.dumps(event).encode() + b"\n")
         finally:
@@ -56,69 +72,210 @@ def append_event(directory: str, event: Answer) -> None:
 
 def write(directory: str, name: str, value: Answer) -> None:
     """Write one JSON file; a full disk costs the file only."""
-    with contextlib.suppress(OSError):
-        fd = os.open(os.path.join(directory, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(value, file)
+    with contextlib.suppress(OSError), private.opened(directory) as within:
+        private.write(name, json.dumps(value), within)
 
 
-def runs(above: List[str], host: str) -> List[Answer]:
-    """All runs of a node of that name that left a directory, the living and the ended."""
-    found = []
-    for directory in directories(above, host):
-        about = _json(os.path.join(directory, ABOUT))
-        if about is not None:
-            events = _events(os.path.join(directory, EVENTS))
-            living = held(directory)
-            left = [] if living else sorted(processes.tagged(about["run"], host))
-            found.append(
-                {**about, "directory": directory, "living": living, "events": events, "left": left}
-            )
-    return found
+def these_processes(guardian: int) -> Answer:
+    """Which processes the agent, this one, and its guardian are, for ABOUT: their numbers, and
+    when they started after which boot."""
+    return {AGENT: _process(os.getpid()), GUARDIAN: _process(guardian)}
 
 
-def directories(above: List[str], host: str) -> List[str]:
-    """The directories of a node's runs: `<run>.<host>.<anything>` in each of `above`."""
-    pattern = f"*.{glob.escape(host)}.*"
-    return sorted(
-        path for place in above for path in glob.glob(os.path.join(glob.escape(place), pattern))
-    )
+def guardian_lives(directory: str, host: str) -> bool:
+    """Whether the guardian lives that is noted in a run's directory."""
+    return _is_alive((_about(directory, host) or {}).get(GUARDIAN))
 
 
-def clean(above: List[str], host: str, run: Optional[str], ended: bool) -> Answer:
-    """End what dead agents left behind, and remove their directories.
-
-    Only of `run` if given. With `ended`, what detached runs that are over have kept goes too.
-    """
-    killed: List[int] = []
-    removed: List[str] = []
-    for found in runs(above, host):
-        if found["living"] or run not in (None, found["run"]):
-            continue
-        processes.send(found["left"], 9)
-        killed += found["left"]
-        if ended or found["left"] or not found.get("detached"):
-            shutil.rmtree(found["directory"], ignore_errors=True)
-            removed.append(found["run"])
-    return {"killed": killed, "removed": removed}
-
-
-def _json(path: str) -> Optional[Answer]:
+def gone(directory: str) -> Optional[Answer]:
+    """How the agent ended whose directory it is; None if nobody has noted it."""
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
+        with private.opened(directory) as within:
+            value = json.loads(private.read(GONE, within, MOST_ABOUT))
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _events(path: str) -> List[Answer]:
+def runs(home: str, host: str) -> List[Answer]:
+    """All runs of a node of that name that left a directory, the living and the ended."""
     found = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-    except OSError:
-        pass
+    guardians: Dict[str, int] = {}
+    groups: Dict[str, str] = {}
+    for directory in directories.find(home, host):
+        about = _about(directory, host)
+        if about is not None:
+            agent, guardian = about.pop(AGENT, None), about.pop(GUARDIAN, None)
+            group = about.pop(GROUP, None)
+            living = held(directory) or _is_alive(agent)
+            if not living and cgroup.is_ours(group, about["run"]):
+                groups[about["run"]] = group
+            if not living and _is_alive(guardian):
+                guardians[about["run"]] = guardian["pid"]
+            found.append({**about, "directory": directory, "living": living})
+    living_runs = {run["run"] for run in found if run["living"]}
+    for run in found:
+        # a copy of a living run's directory has no lock that is held
+        over = run["run"] not in living_runs
+        run["events"] = _events(run["directory"])
+        run["left"] = sorted(processes.tagged(run["run"], host)) if over else []
+        if over and run["run"] in groups:
+            inside = processes.alive(cgroup.members(groups[run["run"]]))
+            run["left"] = sorted({*run["left"], *inside})
+        if over and run["run"] in guardians:  # whose agent is dead: all it did is done by `clean`
+            run["left"].append(guardians[run["run"]])
     return found
+
+
+def read_journal(home: str, host: str, run: str, position: int, most: int) -> Tuple[bytes, int]:
+    """A piece of what a detached run has kept, and how large all of it is. Raises OSError."""
+    for directory in directories.find(home, host, run):
+        about = _about(directory, host)
+        if about is not None and about["run"] == run:
+            with private.opened(directory) as within:
+                fd = private.open_file(JOURNAL, os.O_RDONLY, within)
+            with os.fdopen(fd, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(position)
+                return file.read(most), size
+    raise FileNotFoundError(2, "this run kept nothing here")
+
+
+def clean(home: str, host: str, run: Optional[str], ended: bool) -> Answer:
+    """End what dead agents left behind, and remove their directories.
+
+    Only of `run` if given. With `ended`, what detached runs that are over have kept goes too.
+    """
+    processes.resume_programs()
+    killed: List[int] = []
+    removed: List[str] = []
+    all_runs = runs(home, host)
+    living = {found["run"] for found in all_runs if found["living"]}
+    for found in all_runs:
+        if found["run"] in living or run not in (None, found["run"]):
+            continue
+        processes.send(found["left"], 9)
+        end_group(found["directory"], host)
+        killed += found["left"]
+        if ended or found["left"] or not found.get("detached"):
+            directories.remove(found["directory"])
+            removed.append(found["run"])
+    return {"killed": killed, "removed": removed}
+
+
+def sweep(home: str, host: str) -> List[str]:
+    """Remove the temporary directories of runs that are provably over, and wake our programs that
+    are stopped; done unasked by the next run on a node. Returns what was removed.
+
+    Over: no process holds its lock, neither agent nor guardian lives, nothing carries its name,
+    and nothing has changed in it for a while, in which a launcher may ask how its agent ended.
+    """
+    processes.resume_programs()
+    removed = []
+    for directory in directories.find(home, host):
+        if directories.is_lasting(directory, home) or held(directory) or _is_young(directory):
+            continue
+        about = _about(directory, host) or {}
+        if _is_alive(about.get(AGENT)) or _is_alive(about.get(GUARDIAN)):
+            continue
+        run = directories.run_of(directory, host)
+        if processes.tagged(run, host):
+            continue
+        end_group(directory, host)
+        directories.remove(directory)
+        removed.append(directory)
+    return removed
+
+
+def _is_young(directory: str) -> bool:
+    try:
+        return time.time() - os.stat(directory).st_mtime < YOUNG
+    except OSError:
+        return True
+
+
+def end_group(directory: str, host: str) -> None:
+    """End all that is in the control group of a run whose agent is dead, and remove the group."""
+    about = _about(directory, host) or {}
+    group = about.get(GROUP)
+    if group is None or not cgroup.is_ours(group, str(about.get("run"))):
+        return
+    cgroup.kill(group)
+    deadline = time.monotonic() + END_TIMEOUT
+    while processes.alive(cgroup.members(group)) and time.monotonic() < deadline:
+        time.sleep(LOOK)
+    cgroup.remove(group)
+
+
+def remove_run(run: str, host: str, home: str, keep: Tuple[str, ...] = ()) -> None:
+    """Remove this run's directories with all that is in them but the files that `keep` names.
+
+    Of those in the lasting place, what a detached run has kept stays.
+    """
+    kept = (ABOUT, EVENTS, JOURNAL, LOCK, GONE)
+    for path in directories.find(home, host, run):
+        directories.remove(path, keep=kept if directories.is_lasting(path, home) else keep)
+
+
+# ------------------------------------------------------------ reading
+
+
+def _about(directory: str, host: str) -> Optional[Answer]:
+    """What is noted of the run whose directory it is; None without a note that fits its name."""
+    try:
+        with private.opened(directory) as within:
+            value = json.loads(private.read(ABOUT, within, MOST_ABOUT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("run"), str):
+        return None
+    fits = os.path.basename(directory).startswith(f"{value['run']}.{host}.")
+    return value if fits else None
+
+
+def _events(directory: str) -> List[Answer]:
+    found = []
+    for line in _event_lines(directory):
+        with contextlib.suppress(ValueError, RecursionError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                found.append(event)
+    return found
+
+
+def _event_lines(directory: str) -> Iterator[bytes]:
+    """The lines of the events; of very many the first and the last."""
+    try:
+        with private.opened(directory) as within:
+            fd = private.open_file(EVENTS, os.O_RDONLY, within)
+        with os.fdopen(fd, "rb") as file:
+            yield from file.read(MOST_EVENTS).splitlines()
+            rest = os.fstat(fd).st_size - MOST_EVENTS
+            if rest > 0:
+                file.seek(-min(rest, MOST_EVENTS), os.SEEK_END)
+                yield from file.read(MOST_EVENTS).splitlines()
+    except OSError:
+        return
+
+
+# ------------------------------------------------------------ processes
+
+
+def _process(pid: int) -> Optional[Answer]:
+    fields = processes.stat(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    boot = paths.text_of("/proc/sys/kernel/random/boot_id")
+    return {"pid": pid, "started": fields[19], "boot": boot, "namespace": _namespace()}
+
+
+def _namespace() -> str:
+    """Process numbers of another namespace mean other processes."""
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _is_alive(agent: Any) -> bool:
+    """Whether the process that wrote ABOUT lives, also where its lock cannot show it."""
+    if not isinstance(agent, dict) or not isinstance(agent.get("pid"), int):
+        return False
+    return _process(agent["pid"]) == agent

@@ -1,20 +1,27 @@
-"""How the nodes of a detached run hold together when no launcher does.
+"""How the nodes of a detached run coordinate among themselves, without a launcher.
 
-The first node's agent listens, the others dial it. Each tells what its ranks come to; the first
-decides when all must end, as the launcher would. A node that loses the first for too long ends.
+The first node's agent listens, the others connect to it (`wire` has the protocol). Each reports
+how its ranks end; the first decides when all must end, as the launcher would. A node that cannot
+reach the first for too long ends.
+
+Everyone who reaches the port can connect. The first node listens at one address only, closes
+connections from addresses that no member has, keeps few whose other end has proved nothing, and
+those for a few seconds. Members that are connected are not affected by any of that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import time
 
+from dslaunch.node.bridge import Door
 from dslaunch.node.wire import Broken, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Tuple
 
     from dslaunch.node.agent import Agent
     from dslaunch.node.wire import Message
@@ -22,20 +29,32 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 
 BEAT = 5.0
 REDIAL = 1.0
+PROOF_TIMEOUT = 5.0
+"""Seconds for the other end to prove who it is."""
+MOST_UNPROVED = 128
+"""Connections that have proved nothing yet."""
+MOST_UNPROVED_OF_ONE = 32
+"""The same, from one address; the oldest is closed for a new one."""
+SPARE_FILES = 64
+"""Open files that connections leave to the agent, which needs some to look at processes."""
+MOST_TEXT = 300
+"""Characters of a reason that another node gives."""
+MOST_SECONDS = 1e9
 
 
 def make(link: Dict[str, Any], agent: Agent) -> Links:
-    """The end of the link for this node: the first node coordinates."""
+    """The end of the link for this node: the first node coordinates. Raises OSError."""
     return Coordinator(link, agent) if link["first"] else Member(link, agent)
 
 
 class Links:
-    """What both ends have in common. `link` holds the token, the hosts and the times (seconds)."""
+    """What both ends have in common. `link` holds keys, hosts, addresses and times (seconds)."""
 
     port: Optional[int] = None
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
-        self.token: str = link["token"]
+        self.keys: Dict[str, str] = link["keys"]
+        """Host -> key: of all members on the first node, its own on any other."""
         self.others: List[str] = [host for host in link["hosts"] if host != agent.host]
         self.grace: float = link["grace"]
         self.exit_timeout: float = link["exit_timeout"]
@@ -46,7 +65,7 @@ class Links:
         self.beaten = 0.0
 
     def dial(self, link: Dict[str, Any]) -> None:
-        """Where the first node is: `addresses` and `port`."""
+        """Where the first node is: `address` and `port`."""
 
     def note(self, message: Message) -> None:
         """Something happened on this node."""
@@ -59,29 +78,84 @@ class Links:
         """Do what time demands."""
 
 
+def listen(address: str, ports: Tuple[int, int]) -> socket.socket:
+    """Listen at one address, on the first free port of a range. Raises OSError with the reason."""
+    first, last = ports
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    error = OSError()
+    for port in range(first, last + 1):
+        try:
+            return socket.create_server((address, port), family=family)
+        except OSError as failure:
+            error = failure
+    which = f"port {first}" if first == last else f"ports {first}-{last}"
+    why = f"control {which} of {address or 'this node'} cannot be used: {error.strerror}"
+    raise OSError(error.errno, f"{why}; see `network.control_port` in the cluster file")
+
+
+def _is_scarce(fd: int) -> bool:
+    """Whether few files can be opened after this one: descriptors are given from the lowest up."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit != resource.RLIM_INFINITY and fd >= limit - SPARE_FILES
+
+
+def plain(address: str) -> str:
+    """An address in one form: an IPv4 one that arrives at an IPv6 socket, and without a zone."""
+    address = address.partition("%")[0]
+    return address[len("::ffff:") :] if address.startswith("::ffff:") else address
+
+
 class Coordinator(Links):
     """The first node's end."""
 
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
-        self.server = socket.create_server(("", 0))
-        self.server.setblocking(False)
+        where = link["listen"]
+        self.addresses = set(map(plain, where["members"]))
+        """The addresses that members have."""
+        self.server = listen(where["address"], where["ports"])
         self.port = self.server.getsockname()[1]
-        self.wires: Dict[Wire, Optional[str]] = {}
+        self.wires: Dict[str, Wire] = {}
+        """Host -> the connection of a member that has proved who it is."""
+        self.unproved: Dict[Wire, Tuple[str, float]] = {}
+        """The other connections, the oldest first -> address, and since when."""
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
         self.idle = dict.fromkeys(link["hosts"], 0.0)
         self.finished: Dict[str, bool] = dict.fromkeys(self.others, False)
         self.good_since: Optional[float] = None
         self.stopped = False
-        agent.listen(self.server.fileno(), self.accept)
+        self.door = Door(self.server, agent, self.accept)
 
-    def accept(self) -> None:
-        """Somebody dials; who it is must be shown by its first message."""
-        with contextlib.suppress(OSError, Broken):
-            wire = Wire(self.server.accept()[0], self.token, listening=True)
-            self.wires[wire] = None
-            self.agent.listen(wire.socket.fileno(), lambda: self.read(wire))
+    # ------------------------------------------------------------ connections
+
+    def accept(self, connection: socket.socket, where: Any) -> None:
+        """Take a connection; who it is must be proved by its first message."""
+        address = plain(where[0])
+        if address not in self.addresses:
+            connection.close()
+            return
+        self.make_room(address)
+        if _is_scarce(connection.fileno()):
+            connection.close()
+            for wire in list(self.unproved):
+                self.drop(wire)
+            return
+        try:
+            wire = Wire(connection, self.keys)
+        except Broken:
+            connection.close()
+            return
+        self.unproved[wire] = address, time.monotonic()
+        self.agent.listen(connection.fileno(), lambda: self.read(wire))
+
+    def make_room(self, address: str) -> None:
+        """Close the oldest connections that have proved nothing, if there are too many."""
+        same = [wire for wire, (other, _) in self.unproved.items() if other == address]
+        if len(same) >= MOST_UNPROVED_OF_ONE:
+            self.drop(same[0])
+        if len(self.unproved) >= MOST_UNPROVED:
+            self.drop(next(iter(self.unproved)))
 
     def read(self, wire: Wire) -> None:
         """Take what a member says."""
@@ -92,51 +166,66 @@ class Coordinator(Links):
             self.drop(wire)
 
     def take(self, wire: Wire, message: Message) -> None:
-        """One message of a member; the first names it."""
-        host = message["host"]
-        if host not in self.heard:
-            raise Broken("not one of our nodes")
-        self.wires[wire] = host
+        """One genuine message of a member. Raises Broken."""
+        host = wire.host
+        assert host is not None
+        if wire in self.unproved:
+            self.welcome(wire, host)
         self.heard[host] = time.monotonic()
-        self.judge(host, message)
+        self.judge(host, News(message))
         if self.stopped:
             wire.send({"stop": self.grace})
 
+    def welcome(self, wire: Wire, host: str) -> None:
+        """A member has proved who it is: so do we. A new connection replaces an older one."""
+        del self.unproved[wire]
+        older = self.wires.get(host)
+        if older is not None:
+            self.drop(older)
+        self.wires[host] = wire
+        wire.send({})
+
     def drop(self, wire: Wire) -> None:
-        """A connection is over; its member may dial again."""
+        """A connection is over; its member may connect again. Safe to call twice."""
+        if wire.socket.fileno() < 0:
+            return
         self.agent.ignore(wire.socket.fileno())
-        self.wires.pop(wire, None)
+        self.unproved.pop(wire, None)
+        if wire.host is not None and self.wires.get(wire.host) is wire:
+            del self.wires[wire.host]
         wire.socket.close()
+
+    def say(self, message: Message) -> None:
+        """Tell all members."""
+        for wire in list(self.wires.values()):
+            try:
+                wire.send(message)
+            except Broken:
+                self.drop(wire)
+
+    # ------------------------------------------------------------ decisions
 
     def note(self, message: Message) -> None:
         """Something happened on this node."""
-        self.judge(self.agent.host, {"host": self.agent.host, **_news(message)})
+        self.judge(self.agent.host, News(_news(message)))
 
-    def judge(self, host: str, news: Message) -> None:
+    def judge(self, host: str, news: News) -> None:
         """Decide what a node's news mean for all."""
-        self.idle[host] = news.get("idle", 0.0)
-        if news.get("failed"):
-            self.stop(f"{news['failed']} on {host}")
-        if news.get("good") and self.good_since is None:
+        # news of anything else are a sign of life
+        self.idle[host] = news.idle or 0.0
+        if news.failed:
+            self.stop(f"{news.failed} on {host}")
+        if news.good and self.good_since is None:
             self.good_since = time.monotonic()
-        if news.get("done") and host in self.finished:
+        if news.done and host in self.finished:
             self.finished[host] = True
 
     def stop(self, why: str) -> None:
         """End all nodes, once."""
         if not self.stopped:
             self.stopped = True
-            self.say({"stop": self.grace, "why": why})
+            self.say({"stop": self.grace, "why": why[:MOST_TEXT]})
             self.agent.end(self.grace, why)
-
-    def say(self, message: Message) -> None:
-        """Tell all members."""
-        for wire, host in list(self.wires.items()):
-            if host is not None:
-                try:
-                    wire.send(message)
-                except Broken:
-                    self.drop(wire)
 
     def busy(self) -> bool:
         """Whether a member that can be reached has not ended."""
@@ -147,6 +236,10 @@ class Coordinator(Links):
 
     def tick(self, now: float) -> None:
         """Look for members that are gone, hang or will not end; show that we are there."""
+        self.door.tick(now)
+        for wire, (_, since) in list(self.unproved.items()):
+            if now - since > PROOF_TIMEOUT:
+                self.drop(wire)
         for host, heard in self.heard.items():
             if not self.finished[host] and now - heard > self.patience:
                 self.stop(f"{host} was lost: nothing was heard of it for {now - heard:.0f} s")
@@ -180,23 +273,24 @@ class Member(Links):
         """Try once, without waiting long."""
         assert self.target is not None
         self.dialled = time.monotonic()
-        with contextlib.suppress(OSError, Broken):
+        with contextlib.suppress(OSError):
             address = (self.target["address"], self.target["port"])
-            wire = Wire(socket.create_connection(address, timeout=1), self.token, listening=False)
-            self.wire = wire
-            self.agent.listen(wire.socket.fileno(), self.read)
+            connection = socket.create_connection(address, timeout=1)
+            self.wire = Wire(connection, self.keys, host=self.agent.host)
+            self.agent.listen(connection.fileno(), self.read)
 
     def read(self) -> None:
         """Take what the first node says."""
-        assert self.wire is not None
+        if self.wire is None:  # it was dropped after the loop saw it readable
+            return
         try:
-            first = not self.wire.ready()
             for message in self.wire.receive():
                 self.heard = time.monotonic()
-                if "stop" in message:
-                    self.agent.end(message["stop"], message.get("why") or "the others end")
-            if first and self.wire.ready():
-                self.flush({"hello": True})
+                order = Order(message)
+                if order.stop is not None:
+                    self.agent.end(order.stop, order.why or "the others end")
+            if self.wire is not None and self.wire.proved:
+                self.flush()
         except Broken:
             self.drop()
 
@@ -211,19 +305,23 @@ class Member(Links):
         """Something happened on this node."""
         news = _news(message)
         if news:
-            self.flush(news)
+            self.say(news)
 
-    def flush(self, news: Message) -> None:
+    def say(self, news: Message) -> None:
         """Say it, and what could not be said before."""
-        self.unsaid.append({"host": self.agent.host, **news})
-        if self.wire is None or not self.wire.ready():
-            return
-        try:
-            while self.unsaid:
-                self.wire.send(self.unsaid[0])
-                self.unsaid.pop(0)
-        except Broken:
-            self.drop()
+        self.unsaid.append(news)
+        if self.wire is not None and self.wire.proved:
+            try:
+                self.flush()
+            except Broken:
+                self.drop()
+
+    def flush(self) -> None:
+        """Send what has not been sent. Raises Broken."""
+        assert self.wire is not None
+        while self.unsaid:
+            self.wire.send(self.unsaid[0])
+            self.unsaid.pop(0)
 
     def busy(self) -> bool:
         """Whether the first node does not know yet how this one ended."""
@@ -233,15 +331,63 @@ class Member(Links):
         """Keep in touch, and end when that has failed for too long."""
         if self.target is None:
             return
+        if self.wire is not None and not self.wire.proved and now - self.dialled > PROOF_TIMEOUT:
+            self.drop()
         if self.wire is None and now - self.dialled > REDIAL:
             self.connect()
         if now - self.heard > self.patience and not self.agent.done:
             self.agent.end(
                 self.grace, f"the first node was lost: silent for {now - self.heard:.0f} s"
             )
-        if now - self.beaten > self.beat and self.wire is not None:
+        proved = self.wire is not None and self.wire.proved
+        if now - self.beaten > self.beat and proved:
             self.beaten = now
-            self.flush({"idle": self.agent.idle})
+            self.say({"idle": self.agent.idle})
+
+
+# ---------------------------------------------------------------- messages
+
+
+class News:
+    """What a node reports: valid values only. Raises Broken for anything else."""
+
+    def __init__(self, message: Message) -> None:
+        self.idle = _seconds(message, "idle")
+        self.failed = _text(message, "failed")
+        self.good = _flag(message, "good")
+        self.done = _flag(message, "done")
+
+
+class Order:
+    """What the first node demands: valid values only. Raises Broken for anything else."""
+
+    def __init__(self, message: Message) -> None:
+        self.stop = _seconds(message, "stop")
+        self.why = _text(message, "why")
+
+
+def _seconds(message: Message, name: str) -> Optional[float]:
+    value = message.get(name)
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MOST_SECONDS:
+        raise Broken(f"{name} is not a number of seconds")
+    return float(value)
+
+
+def _text(message: Message, name: str) -> str:
+    value = message.get(name, "")
+    if not isinstance(value, str) or len(value) > MOST_TEXT or not value.isprintable():
+        raise Broken(f"{name} is not a short text")
+    return value
+
+
+def _flag(message: Message, name: str) -> bool:
+    value = message.get(name, False)
+    if not isinstance(value, bool):
+        raise Broken(f"{name} is not true or false")
+    return value
 
 
 def _news(event: Message) -> Message:
@@ -253,5 +399,10 @@ def _news(event: Message) -> Message:
     if kind == "unstarted":
         return {"failed": "a rank could not start"}
     if kind == "stopping":
-        return {"failed": f"stopped by {event.get('by')}"}
+        return {"failed": _short(f"stopped by {event.get('by')}")}
     return {"done": True} if kind == "done" else {}
+
+
+def _short(text: str) -> str:
+    """A text that `_text` takes."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:MOST_TEXT]

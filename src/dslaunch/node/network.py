@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket as socket
 import _thread
+import errno
 import os
 import select
 import time
@@ -22,6 +23,12 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
     Answer = Dict[str, Any]
 
 PIECE = 65536
+MOST_PEERS = 512
+"""Connections that a server keeps; the oldest is closed for a new one."""
+REST = 0.05
+"""Seconds that a server waits after it could not accept a connection."""
+_CLOSED = (errno.EINVAL, errno.EBADF)
+"""What `accept` reports once the listener is closed."""
 
 
 def listen(argument: Answer) -> Answer:
@@ -95,13 +102,21 @@ class Server:
                         self._greet()
                     else:
                         self._read(fd)
-                except OSError:
-                    if fd == self.door:
+                except BlockingIOError:
+                    continue  # the event was of a peer that was dropped since the poll
+                except OSError as error:
+                    if fd != self.door:
+                        self._drop(fd)
+                    elif error.errno in _CLOSED:
                         return
-                    self._drop(fd)
+                    else:  # too many open files
+                        self._drop_oldest()
+                        time.sleep(REST)
 
     def _greet(self) -> None:
         fd, _ = self.listener._accept()  # type: ignore[attr-defined] # all of `accept` but its class
+        if len(self.peers) >= MOST_PEERS:
+            self._drop_oldest()
         self.peers[fd], self.expected[fd] = socket.socket(fileno=fd), None
         self.peers[fd].setblocking(False)
         self.poll.register(fd, select.EPOLLIN)
@@ -111,6 +126,8 @@ class Server:
             pass  # it is gone again: there is nothing to be read from it
 
     def _read(self, fd: int) -> None:
+        if fd not in self.peers:  # dropped for a newer one since the poll
+            return
         data = self.peers[fd].recv(PIECE)
         if not data:
             raise ConnectionResetError
@@ -120,6 +137,10 @@ class Server:
         self.expected[fd] = left = left - len(data)
         if left <= 0:
             self.peers[fd].send(b"ok\n")
+
+    def _drop_oldest(self) -> None:
+        if self.peers:
+            self._drop(next(iter(self.peers)))
 
     def _drop(self, fd: int) -> None:
         self.poll.unregister(fd)

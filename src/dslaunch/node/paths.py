@@ -6,7 +6,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Iterable, List, Optional
+    from typing import Any, Dict, Iterable, List, Optional
 
 MOST_TEXT = 256 * 1024
 PIECE = 1 << 20
@@ -22,6 +22,13 @@ def program(name: str, search: Optional[str] = None) -> Optional[str]:
     search = search or os.environ.get("PATH") or SYSTEM
     found = (os.path.join(place, name) for place in search.split(":"))
     return next((p for p in found if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+
+
+def expanded(word: Any, environment: Dict[str, str]) -> str:
+    """A word of a command: text, or parts in which `{"name": X}` stands for a variable."""
+    if isinstance(word, str):
+        return word
+    return "".join(p if isinstance(p, str) else environment.get(p["name"], "") for p in word)
 
 
 def text_of(path: str, most: int = MOST_TEXT) -> str:

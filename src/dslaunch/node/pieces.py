@@ -1,27 +1,35 @@
-"""Files read and written in pieces, so that a copy that breaks goes on where it stopped."""
+"""Files read and written in pieces, so that an interrupted copy resumes where it stopped.
+
+Every operation names a directory, `path`, and a file below it, `name`. Other users may be able to
+write in that directory: links in it are not followed (see below.py).
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import shutil
-from typing import Any, Dict, Iterator, List, Optional
+import stat
+from typing import IO, Any, Dict, Iterator, List, Optional
 
-from dslaunch.node import paths
+from dslaunch.node import below
 
 Answer = Dict[str, Any]
 
-PART = ".dslaunch-part"
-"""The end of the name of a file that is not yet whole."""
+PIECE = 1 << 20
+"""Bytes that are read at a time."""
+MOST_PIECE = 16 << 20
+"""Bytes that may be asked for at once."""
 
 
 def read(argument: Answer) -> Answer:
     """A piece of a file from `offset`, and the file's size and time, by which a change is seen."""
-    with open(argument["path"], "rb") as file:
+    with os.fdopen(below.open_file(argument["path"], argument["name"]), "rb") as file:
         about = os.fstat(file.fileno())
         file.seek(argument["offset"])
-        data = file.read(argument["most"])
+        data = file.read(min(argument["most"], MOST_PIECE))
     text = base64.b64encode(data).decode()
     return {"data": text, "size": about.st_size, "mtime": about.st_mtime_ns}
 
@@ -31,61 +39,102 @@ def begin(argument: Answer) -> Answer:
 
     `there`: the whole file is, with this size and time.
     """
-    path = argument["path"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    about = _stat(path)
-    if about is not None and (about.st_size, about.st_mtime_ns) == (
-        argument["size"],
-        argument["mtime"],
-    ):
-        return {"there": True, "offset": argument["size"]}
-    part = _part(argument)
-    for other in _parts(path):
-        if other != part:
-            os.unlink(other)
-    old = _stat(part)
-    return {"there": False, "offset": min(old.st_size, argument["size"]) if old else 0}
+    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+        if _is_there(directory, name, argument):
+            return {"there": True, "offset": argument["size"]}
+        part = _part(name, argument["key"])
+        for other in _parts(directory, name):
+            if other != part:
+                os.unlink(other, dir_fd=directory)
+        offset = _size_of_part(directory, part)
+        return {"there": False, "offset": min(offset, argument["size"])}
+
+
+def _is_there(directory: int, name: str, argument: Answer) -> bool:
+    try:
+        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    version = (about.st_size, about.st_mtime_ns)
+    return stat.S_ISREG(about.st_mode) and version == (argument["size"], argument["mtime"])
+
+
+def _size_of_part(directory: int, part: str) -> int:
+    """Bytes that an earlier try has left; what another user put there is removed."""
+    try:
+        fd = below.open_own(directory, part)
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        os.unlink(part, dir_fd=directory)
+        return 0
+    with os.fdopen(fd, "rb") as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def write(argument: Answer) -> int:
-    """Put a piece at `offset` of the file that is not yet whole; its new size."""
-    data = base64.b64decode(argument["data"])
-    fd = os.open(_part(argument), os.O_WRONLY | os.O_CREAT, 0o600)
+    """Put a piece at `offset` of the file that is not yet whole; the offset behind it."""
+    data = base64.b64decode(argument["data"], validate=True)
+    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+        fd = _open_part(directory, _part(name, argument["key"]))
     with os.fdopen(fd, "r+b") as file:
+        if argument["offset"] > os.fstat(file.fileno()).st_size:
+            raise ValueError("a piece before this one is missing")
         file.seek(argument["offset"])
         file.write(data)
         return file.tell()
 
 
+def _open_part(directory: int, part: str) -> int:
+    try:
+        return below.create(directory, part)
+    except FileExistsError:
+        return below.open_own(directory, part)
+
+
 def finish(argument: Answer) -> None:
-    """Let the file appear, if it is what `sha256` says. Raises ValueError if not."""
-    part = _part(argument)
-    if not os.path.exists(part) and argument["size"] == 0:
-        write({**argument, "offset": 0, "data": ""})
-    found = paths.sha256(part)
-    if found != argument["sha256"]:
-        os.unlink(part)
-        raise ValueError("what arrived is not what was sent: the checksums differ")
-    os.utime(part, ns=(argument["mtime"], argument["mtime"]))
-    usual = os.umask(0o077)  # there is no other way to ask; meanwhile new files are stricter
-    os.umask(usual)
-    os.chmod(part, 0o666 & ~usual)
-    os.replace(part, argument["path"])
+    """Let the file appear, if it is what `sha256` says, with no more rights than `mode` and the
+    user's mask give. Raises ValueError if it is not."""
+    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+        part = _part(name, argument["key"])
+        with os.fdopen(_open_part(directory, part), "r+b") as file:
+            if _checksum(file) != argument["sha256"]:
+                os.unlink(part, dir_fd=directory)
+                raise ValueError("what arrived is not what was sent: the checksums differ")
+            os.fchmod(file.fileno(), argument["mode"] & 0o666 & ~_mask())
+            os.utime(file.fileno(), ns=(argument["mtime"], argument["mtime"]))
+        os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _mask() -> int:
+    """The user's umask. To ask for it by setting it would also change it for other threads."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077
 
 
 def sha256(argument: Answer) -> str:
     """The checksum of a whole file."""
-    return paths.sha256(argument["path"])
+    with os.fdopen(below.open_file(argument["path"], argument["name"]), "rb") as file:
+        return _checksum(file)
+
+
+def _checksum(file: IO[bytes]) -> str:
+    made = hashlib.sha256()
+    while True:
+        data = file.read(PIECE)
+        if not data:
+            return made.hexdigest()
+        made.update(data)
 
 
 def text(argument: Answer) -> None:
     """Write a small file whole, so that a reader sees the old or the new one."""
-    path = argument["path"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}{PART}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(argument["text"])
-    os.replace(temporary, path)
+    parent = below.parent(argument["path"], argument["name"], make=True)
+    with parent as (directory, name), below.replacing(directory, name, mode=0o666) as file:
+        file.write(argument["text"].encode())
 
 
 def room(argument: Answer) -> Answer:
@@ -108,48 +157,36 @@ def _memory() -> Optional[int]:
 def remove(argument: Answer) -> int:
     """Remove the files `names` below `path`, and directories that are empty then; how many.
 
-    Raises ValueError for a name that leads out of `path`.
+    A link is removed, not what it points to. Raises ValueError for a name that leads out of `path`.
     """
     top, count = argument["path"], 0
-    above = set()
+    emptied = set()
     for name in argument["names"]:
-        path = os.path.normpath(os.path.join(top, name))
-        if not path.startswith(f"{top}{os.sep}"):
-            raise ValueError(f"{name} is not below {top}")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        below.components(name)
+        with contextlib.suppress(FileNotFoundError), below.parent(top, name) as (directory, last):
+            os.unlink(last, dir_fd=directory)
             count += 1
-        above |= set(_above(path, top))
-    for directory in sorted(above, key=len, reverse=True):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
+        emptied |= set(_above(name))
+    for path in sorted(emptied, key=len, reverse=True):
+        with contextlib.suppress(OSError), below.parent(top, path) as (directory, last):
+            os.rmdir(last, dir_fd=directory)
     return count
 
 
-def _above(path: str, top: str) -> Iterator[str]:
-    while True:
-        path = os.path.dirname(path)
-        if len(path) <= len(top):
-            return
-        yield path
+def _above(name: str) -> Iterator[str]:
+    """The directories that a file is in, below the one that is the root."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
 
 
-def _part(argument: Answer) -> str:
+def _part(name: str, key: str) -> str:
     """Where a file is kept until it is whole: a name of its own for each version of the source."""
-    directory, name = os.path.split(argument["path"])
-    return os.path.join(directory, f".{name}.{argument['key']}{PART}")
+    return f".{name}.{key}{below.PART}"
 
 
-def _parts(path: str) -> List[str]:
-    directory, name = os.path.split(path)
-    names = os.listdir(directory)
-    return [
-        os.path.join(directory, n) for n in names if n.startswith(f".{name}.") and n.endswith(PART)
-    ]
-
-
-def _stat(path: str) -> Optional[os.stat_result]:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
+def _parts(directory: int, name: str) -> List[str]:
+    """The files that earlier tries have left of a file, whatever version they are of."""
+    before = f".{name}."
+    found = [n for n in os.listdir(directory) if n.startswith(before) and n.endswith(below.PART)]
+    return [n for n in found if "." not in n[len(before) : -len(below.PART)]]

@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # why not `typing`: see paths.py
 KERNEL_LOG = "/dev/kmsg"
 FULL = 1 << 20
 """Free bytes below which a file system counts as full."""
-MOST_OF_ERROR_FILE = 64 * 1024
 
 
 class Postmortem:
@@ -103,15 +102,6 @@ def free(path: str) -> Optional[int]:
     except OSError:
         return None
     return status.f_bavail * status.f_frsize
-
-
-def read_error_file(path: str) -> Optional[str]:
-    """The text of torch's error file, if there is one."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(MOST_OF_ERROR_FILE)
-    except OSError:
-        return None
 
 
 def _read(path: str) -> str:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from dslaunch.node import files, interfaces, keeping, network, paths
+from dslaunch.node import accelerators, interfaces, keeping, network, paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -89,11 +89,12 @@ def _nonce_write(argument: Answer, context: Context) -> Dict[str, Answer]:
 
     def one(path: str) -> Answer:
         where = absolute(path, context.home)
+        made = not os.path.isdir(where)
         try:
             os.makedirs(where, exist_ok=True)
         except OSError as error:
-            return {"path": where, "error": error.strerror}
-        return {"path": where, "error": paths.leave(where, argument["name"])}
+            return {"path": where, "error": error.strerror, "made": False}
+        return {"path": where, "error": paths.leave(where, argument["name"]), "made": made}
 
     return {path: one(path) for path in argument["paths"]}
 
@@ -118,24 +119,21 @@ def _dial(argument: Answer, context: Context) -> Dict[str, Answer]:
 
 
 def _runs(argument: Any, context: Context) -> List[Answer]:
-    return keeping.runs(files.all_places(context.home), context.host)
+    return keeping.runs(context.home, context.host)
 
 
 def _clean(argument: Answer, context: Context) -> Answer:
-    places = files.all_places(context.home)
-    return keeping.clean(places, context.host, argument["run"], argument["ended"])
+    return keeping.clean(context.home, context.host, argument["run"], argument["ended"])
 
 
 def _journal(argument: Answer, context: Context) -> Answer:
     """A piece of what a detached run has kept, as text that JSON can carry."""
     import base64
 
-    for run in _runs(None, context):
-        if run["run"] == argument["run"]:
-            path = os.path.join(run["directory"], keeping.JOURNAL)
-            data, size = files.read_piece(path, argument["position"], argument["most"])
-            return {"data": base64.b64encode(data).decode(), "size": size}
-    raise FileNotFoundError(2, "this run kept nothing here")
+    data, size = keeping.read_journal(
+        context.home, context.host, argument["run"], argument["position"], argument["most"]
+    )
+    return {"data": base64.b64encode(data).decode(), "size": size}
 
 
 def _shards(argument: Answer, context: Context) -> Any:
@@ -145,6 +143,7 @@ def _shards(argument: Answer, context: Context) -> Any:
 
 
 QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
+    "accelerators": lambda _, context: accelerators.found(),
     "clean": _clean,
     "dial": _dial,
     "files": _files,

@@ -6,7 +6,6 @@ carries the run's id. Never because of its name.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 
@@ -18,11 +17,15 @@ RUN_ID = "DSLAUNCH_RUN_ID"
 """The variable that every process of a run carries."""
 HOST = "DSLAUNCH_HOST"
 """Likewise the node's name: several nodes may be emulated on one machine."""
+PROGRAM = "DSLAUNCH_PROGRAM"
+"""The variable that our own programs carry: bridges, guardians, agents. Ranks do not."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
     """Have the orphans among our descendants become our children, not init's (Linux >= 3.4)."""
+    import ctypes  # only the agent needs it, and it takes a preflight long to import
+
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -121,11 +124,24 @@ def environment(pid: int) -> Dict[bytes, bytes]:
 
 
 def tagged(run: str, host: str) -> Set[int]:
-    """All living processes that carry this run's and this node's name, ourselves left out."""
+    """All living processes of this user that carry this run's and this node's name, ourselves left
+    out. Any other user can give a process such an environment, which root can read."""
     tag = {RUN_ID.encode(): run.encode(), HOST.encode(): host.encode()}
-    found = {pid for pid in pids() if tag.items() <= environment(pid).items()}
-    alive = {pid for pid in found if (stat(pid) or ["X"])[0] not in "ZX"}
-    return alive - {os.getpid()}
+    found = {pid for pid in pids() if tag.items() <= environment(pid).items() and is_ours(pid)}
+    return alive(found) - {os.getpid()}
+
+
+def alive(pids: Iterable[int]) -> Set[int]:
+    """Those of some processes that are there and no zombies."""
+    return {pid for pid in pids if (stat(pid) or ["X"])[0] not in "ZX"}
+
+
+def is_ours(pid: int) -> bool:
+    """Whether a process runs as this user."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def send(targets: Iterable[int], number: int) -> None:
@@ -135,6 +151,20 @@ def send(targets: Iterable[int], number: int) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP."""
+    return (stat(pid) or ["X"])[0] == "T"
+
+
+def resume_programs() -> List[int]:
+    """Wake our own programs that are stopped, of all runs of this user: each that has nothing to
+    do any more then ends by itself. Returns their numbers."""
+    stopped = [pid for pid in pids() if is_stopped(pid) and is_ours(pid)]
+    found = [pid for pid in stopped if PROGRAM.encode() in environment(pid)]
+    resume(found)
+    return found
 
 
 def resume(targets: Iterable[int]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from dslaunch.node import interfaces, network, paths
+from dslaunch.node import accelerators, interfaces, network, paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -299,23 +299,28 @@ def _write(argument: Answer) -> None:
         os.unlink(path)
 
 
-def _packages(names: List[str]) -> Answer:
-    """Versions of installed packages by their .dist-info directories; nothing is imported."""
-    import site
+def _job(argument: Answer) -> Answer:
+    """Run a program as a run starts its ranks; see `trial`. Where it cannot be started, `missing`
+    names what is not there."""
+    import json
 
+    from dslaunch.node import trial
+
+    told = json.loads(argument["text"])
     try:
-        site.main()  # we run without site-packages
-    except Exception:  # noqa: BLE001 - it runs what packages have left there
-        pass
-    found: Dict[str, List[str]] = {}
-    for directory in sys.path:
-        for entry in _entries(directory):
-            stem, dot, ending = entry.rpartition(".")
-            name, dash, version = stem.partition("-")
-            plain = name.lower().replace("_", "-").replace(".", "-")
-            if dot and dash and ending in ("dist-info", "egg-info") and plain in names:
-                found.setdefault(plain, [version, directory])
-    return {"prefix": sys.prefix, "versions": found}
+        done = trial.run(told, home())
+    except FileNotFoundError as error:
+        done = {"code": 127, "out": "", "err": "", "report": "", "missing": str(error.filename)}
+    if done["code"] != 0:
+        done["there"] = [path for path in told.get("look", []) if os.path.exists(absolute(path))]
+        done["lacks"] = [word for word in told.get("words", []) if not _command(word, told)]
+    return done
+
+
+def _command(word: str, told: Answer) -> bool:
+    """Whether a shell that starts a job has a command of that name: a program or a function."""
+    done = _run({"argv": ["bash", "-c", 'type -t -- "$1"', "dslaunch", word], "env": told["env"]})
+    return bool(done["code"] == 0)
 
 
 def _entries(directory: str) -> List[str]:
@@ -354,9 +359,11 @@ def clean() -> None:
     network.hang_up()
 
 
-AT_ONCE = ("read", "limits", "environment", "present", "pci", "interfaces", "listen")
+AT_ONCE = (
+    *("read", "limits", "environment", "present", "pci", "accelerators", "interfaces", "listen"),
+)
 """Kinds that cannot hang."""
-SLOW = ("run", "each")
+SLOW = ("run", "each", "job")
 """Kinds that may take their time though nothing is wrong: each question has its own process."""
 REMOTE = ("dial", "names", "resolve")
 """Kinds that may have to wait for other machines: they are asked last."""
@@ -366,6 +373,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "environment": _environment,
     "which": _which,
     "pci": _pci,
+    "accelerators": lambda _: accelerators.found(),
     "interfaces": lambda _: interfaces.held(),
     "listen": network.listen,
     "run": _run,
@@ -376,7 +384,7 @@ KINDS: Dict[str, Callable[[Any], Any]] = {
     "above": _above,
     "list": _list,
     "write": _write,
-    "packages": _packages,
+    "job": _job,
     "digests": _digests,
     "mark": _mark,
     "marks": _marks,

@@ -9,37 +9,50 @@ import tempfile
 import time
 from collections import defaultdict
 
-from dslaunch.node import frames, network, processes
+from dslaunch.node import cgroup, frames, network, paths, processes
 from dslaunch.node.postmortem import Postmortem
-from dslaunch.node.redact import Redactor
-from dslaunch.node.streams import STDERR, STDOUT, Pipe, Tail
+from dslaunch.node.streams import BORN, ERROR, STDERR, STDOUT, Pipe, make_rank_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Dict, List, Optional, Set, Tuple
 
     from dslaunch.node.agent import Agent
+    from dslaunch.node.redact import Redactor
 
 SWEEP_INTERVAL = 0.1
-"""Seconds between two looks at what a launcher has started and its ranks have written."""
+"""Seconds between two looks at what a launcher has started."""
 JOIN_INTERVAL = 1.5
 """Seldom: the kernel walks its whole table of connections, some milliseconds, for each look."""
+LONGEST_PID, MOST_ANCESTORS = 10, 64
+"""Digits of a process number; generations between a launcher and a rank."""
+MOST_OF_ERROR = 64 * 1024
+"""Bytes that are kept of what torch's `record` writes about an exception."""
 
 
 class Ranks:
     """What a `start` message asks for, from its start to its last process."""
 
-    def __init__(self, message: frames.Message, environment: Dict[str, str], agent: Agent) -> None:
+    def __init__(
+        self,
+        message: frames.Message,
+        environment: Dict[str, str],
+        agent: Agent,
+        group: Optional[str],
+    ) -> None:
+        """`group`: the control group that all processes are started in, if there is one."""
         self.specs: List[Dict[str, Any]] = message["processes"]
         self.expected = range(message["first_rank"], message["first_rank"] + message["slots"])
         self.port: int = message["master_port"]
         self.environment = environment
+        self.group = group
         self.agent = agent
         self.children: Dict[int, "subprocess.Popen[bytes]"] = {}
         self.rank_of: Dict[int, int] = {}
         self.pipes: List[Pipe] = []
-        secrets = tuple(environment[name] for name in message["secret"])
-        self.redactors: Dict[Tuple[int, int], Redactor] = defaultdict(lambda: Redactor(secrets))
+        self.redactors: Dict[Tuple[int, int], Redactor] = defaultdict(agent.secrets.stream)
+        self.errors: Dict[int, bytes] = {}
+        """What torch's `record` wrote, by rank."""
         self.postmortem = Postmortem()
         self.cwd = "/"
         self.paused = False
@@ -51,36 +64,41 @@ class Ranks:
         self.joined = False
         self.searched = self.asked_joined = 0.0
         self.below: Optional[processes.Descendants] = None
-        patterns = message["rank_files"]
-        self.tail: Optional[Tail] = None
-        if patterns:
-            self.tail = Tail(environment["DSLAUNCH_LOGS"], patterns, self.expected)
+        self.launcher = any(spec["rank"] is None for spec in self.specs)
+        """Whether a launcher starts the ranks."""
 
     # ------------------------------------------------------------ start
 
     def start(self, cwd: str) -> None:
-        """Start every process; one that cannot be is reported, and the others too."""
+        """Start every process; one that cannot be is reported, and the others too. Raises OSError
+        where there can be no pipes for the ranks of a launcher."""
         self.cwd = cwd
+        if self.launcher:
+            self.pipes = make_rank_pipes(self.environment["DSLAUNCH_LOGS"], self.expected)
+            for pipe in self.pipes:
+                self.listen(pipe)
         for spec in self.specs:
             rank = frames.NO_RANK if spec["rank"] is None else spec["rank"]
             try:
                 self.spawn(spec, rank, cwd)
             except OSError as error:
-                what = error.filename if error.filename == cwd else _text(spec["argv"][0], {})
+                what = (
+                    error.filename if error.filename == cwd else paths.expanded(spec["argv"][0], {})
+                )
                 self.say("unstarted", rank, error=f"{what}: {error.strerror}")
+            except ValueError as error:  # a NUL in a word or in the environment
+                self.say("unstarted", rank, error=f"{paths.expanded(spec['argv'][0], {})}: {error}")
 
     def spawn(self, spec: Dict[str, Any], rank: int, cwd: str) -> None:
         """Start one process in a session of its own. Raises OSError."""
         environment = {**self.environment, **spec["env"]}
-        child = subprocess.Popen(
-            [_text(word, environment) for word in spec["argv"]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env=environment,
-            start_new_session=True,
-        )
+        words = [paths.expanded(word, environment) for word in spec["argv"]]
+        entrance = cgroup.entrance(self.group) if self.group is not None else None
+        try:
+            child = self.popen(words, environment, cwd, entrance)
+        finally:
+            if entrance is not None:
+                os.close(entrance)
         self.children[child.pid] = child
         self.rank_of[child.pid] = rank
         for stream, pipe in ((STDOUT, child.stdout), (STDERR, child.stderr)):
@@ -89,6 +107,27 @@ class Ranks:
             pipe.close()
             self.listen(self.pipes[-1])
         self.say("started", rank, pid=child.pid)
+
+    def popen(
+        self, words: List[str], environment: Dict[str, str], cwd: str, entrance: Optional[int]
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program, in the control group if there is one."""
+
+        def enter() -> None:
+            assert entrance is not None
+            os.write(entrance, b"0")
+
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment,
+            start_new_session=True,
+            # between fork and exec: nothing that it starts can be outside of the group
+            preexec_fn=enter if entrance is not None else None,
+        )
 
     def listen(self, pipe: Pipe) -> None:
         """Read the pipe whenever it has something."""
@@ -110,8 +149,16 @@ class Ranks:
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         """Send on a piece of output, less secrets."""
-        data = self.redactors[rank, stream].feed(data)
-        if data:
+        if stream == BORN:
+            self.born(rank, data)
+            return
+        self.pass_on(rank, stream, self.redactors[rank, stream].feed(data))
+
+    def pass_on(self, rank: int, stream: int, data: bytes) -> None:
+        """Send on output that holds no secret; keep what is said of an exception."""
+        if stream == ERROR:
+            self.errors[rank] = (self.errors.get(rank, b"") + data)[:MOST_OF_ERROR]
+        elif data:
             self.agent.output(rank, stream, data)
 
     def drop(self, pipe: Pipe) -> None:
@@ -123,23 +170,14 @@ class Ranks:
     def drain(self, rank: int) -> None:
         """Send on all that a rank has written so far."""
         for pipe in self.pipes:
-            if pipe.rank == rank:
+            if pipe.rank == rank and pipe.stream != BORN:
                 for data in pipe.drain():
                     self.output(pipe.rank, pipe.stream, data)
-        self.read_files()
 
     def release(self, rank: int) -> None:
         """Send on what was held back as the beginning of a secret."""
-        for stream in (STDOUT, STDERR):
-            data = self.redactors[rank, stream].rest()
-            if data:
-                self.agent.output(rank, stream, data)
-
-    def read_files(self, *, search: bool = True) -> None:
-        """Send on what is new in the launcher's files."""
-        if self.tail:
-            for rank, stream, data in self.tail.read(search=search):
-                self.output(rank, stream, data)
+        for stream in (STDOUT, STDERR, ERROR):
+            self.pass_on(rank, stream, self.redactors[rank, stream].rest())
 
     def pause(self) -> None:
         """Stop reading: the launcher is behind. The ranks' writes wait, nothing is lost."""
@@ -168,21 +206,19 @@ class Ranks:
         return bool(self.children)
 
     def patience(self) -> float:
-        """Seconds until we must look again at what nothing wakes us for: files and a launcher's
-        ranks often, a meeting now and then; the ranks' own CPUs pay for it."""
+        """Seconds until we must look again at what nothing wakes us for: often while a launcher is
+        to start ranks, else now and then for the rendezvous; the ranks' own CPUs pay for it."""
         if not self.children:
             return 0
-        if self.tail is not None:
+        if self.launcher and (not self.complete() or self.polled):
             return SWEEP_INTERVAL
         return 1.0 if self.joined else JOIN_INTERVAL
 
     def watch(self) -> None:
-        """Collect what ended, find what the launcher started, send what is new in its files."""
+        """Collect what ended, find what the launcher started."""
         self.reap()
-        if self.tail and not self.paused:
-            self.read_files(search=False)
         now = time.monotonic()
-        if self.tail and now - self.searched > SWEEP_INTERVAL:
+        if self.launcher and now - self.searched > SWEEP_INTERVAL:
             self.searched = now
             self.search()
         for rank in self.polled:
@@ -223,10 +259,13 @@ class Ranks:
                 child.returncode = status
                 self.report(self.rank_of[pid], status)
 
+    def complete(self) -> bool:
+        """Whether all ranks of the launcher are known and run."""
+        return len(self.found) == len(self.expected) and not self.ended
+
     def search(self) -> None:
         """Find the rank processes below the launcher, until all are known."""
-        complete = len(self.found) == len(self.expected) and not self.ended
-        if complete or not self.children:
+        if self.complete() or not self.children:
             return
         launcher = next(iter(self.children))
         if self.below is None or self.below.roots != (launcher,):
@@ -234,13 +273,41 @@ class Ranks:
         for local_rank, pid in processes.ranks_among(self.below.find()).items():
             rank = self.expected[0] + local_rank
             if rank in self.expected and (rank not in self.found or self.replaced(rank, pid)):
-                self.found[rank] = pid
-                self.ended.pop(rank, None)
-                self.say("started", rank, pid=pid)
-                if not self.be_told_of_the_end(rank, pid):
-                    self.polled.add(rank)
-                if self.tail:
-                    self.tail.expect_more()
+                self.find(rank, pid)
+
+    def born(self, rank: int, data: bytes) -> None:
+        """A launcher's rank says which process it is, or one that is started again."""
+        for word in data.split():
+            if len(word) <= LONGEST_PID and word.isdigit() and self.is_below(int(word)):
+                self.find(rank, int(word))
+
+    def is_below(self, pid: int) -> bool:
+        """Whether a process, which may be dead, is a descendant of the launcher: it said so
+        itself."""
+        for _ in range(MOST_ANCESTORS):
+            if pid in self.children:
+                return True
+            fields = processes.stat(pid)
+            if fields is None:
+                return False
+            pid = int(fields[1])
+        return False
+
+    def find(self, rank: int, pid: int) -> None:
+        """Note a launcher's rank that has not been known; one started again replaces the first,
+        whose end is told before."""
+        if rank in self.found and self.found[rank] == pid:
+            return
+        if rank in self.found:
+            self.look_at(rank)
+            if rank not in self.ended:
+                return
+        self.found[rank] = pid
+        self.ended.pop(rank, None)
+        self.say("started", rank, pid=pid)
+        if not self.be_told_of_the_end(rank, pid):
+            self.polled.add(rank)
+        self.look_at(rank)
 
     def replaced(self, rank: int, pid: int) -> bool:
         """Whether a launcher has started this rank again."""
@@ -290,8 +357,9 @@ class Ranks:
         """What the node can tell about a rank that failed."""
         pid = self.found.get(rank) or next((p for p, r in self.rank_of.items() if r == rank), 0)
         found = self.postmortem.examine(pid, number, [self.cwd, tempfile.gettempdir()])
-        if self.tail is not None and rank != frames.NO_RANK:
-            found["error_file"] = self.tail.error_file(rank)
+        error = self.errors.pop(rank, b"")
+        if error:
+            found["error_file"] = error.decode("utf-8", "replace")
         return found
 
     # ------------------------------------------------------------ ending
@@ -306,15 +374,7 @@ class Ranks:
         """Send the last output and let go of all pipes."""
         for rank in {pipe.rank for pipe in self.pipes}:
             self.drain(rank)
-        self.read_files()
         for pipe in list(self.pipes):
             self.drop(pipe)
         for rank in {rank for rank, _ in self.redactors}:
             self.release(rank)
-
-
-def _text(word: Any, environment: Dict[str, str]) -> str:
-    """A word of a command: text, or parts in which `{"name": X}` stands for a variable."""
-    if isinstance(word, str):
-        return word
-    return "".join(p if isinstance(p, str) else environment.get(p["name"], "") for p in word)

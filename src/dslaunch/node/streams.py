@@ -1,22 +1,55 @@
-"""Where the ranks' output comes from: pipes of what we started, or files a launcher writes."""
+"""Where the ranks' output comes from: pipes, unnamed of what we start ourselves, and named ones for
+the ranks that a launcher starts. Nothing that a rank writes is in a file, where it would stay."""
 
 from __future__ import annotations
 
-import glob
 import os
-import time
-
-from dslaunch.node.postmortem import read_error_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
-    from typing import Dict, Iterator, List, Optional, Tuple
+    from typing import Iterator, List, Optional
 
-STDOUT, STDERR = 1, 2
+STDOUT, STDERR, ERROR, BORN = 1, 2, 3, 4
+"""ERROR is what torch's `record` writes about an exception; BORN the number of the rank's process,
+which it says itself: a rank that dies at once would not be found by looking."""
+NAMES = {STDOUT: "stdout", STDERR: "stderr", ERROR: "error", BORN: "born"}
 PIECE = 64 * 1024
-SEARCH_INTERVAL = 2.0
-"""Seconds between two searches for files of ranks that a launcher has started again, unless it is
-seen to have done so."""
+RANK_SCRIPT = "rank.py"
+_RANK_SCRIPT = '''\
+"""Gives a rank that a launcher starts its own pipes, and becomes the rank.
+
+rank.py [--local_rank=N] VARIABLE script|module|command PROGRAM [ARGUMENT...]
+
+VARIABLE is the one whose value names the pipes, RANK or LOCAL_RANK.
+"""
+
+import os
+import sys
+
+words = sys.argv[1:]
+# DeepSpeed puts this before the arguments of a script or a module
+local_rank = [words.pop(0)] if words[0].startswith("--local_rank=") else []
+variable, kind, program = words[:3]
+place = "%s/%s-%s" % (os.environ["DSLAUNCH_LOGS"], variable, os.environ[variable])
+if "TORCHELASTIC_ERROR_FILE" in os.environ:
+    os.environ["TORCHELASTIC_ERROR_FILE"] = place + ".error"
+for stream, name in ((1, "stdout"), (2, "stderr")):
+    # without a reader this fails, and does not wait for one
+    pipe = os.open(place + "." + name, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(pipe, True)
+    os.dup2(pipe, stream)
+    os.close(pipe)
+born = os.open(place + ".born", os.O_WRONLY | os.O_NONBLOCK)
+os.write(born, b"%d\\n" % os.getpid())
+os.close(born)
+python = {"script": [sys.executable, "-u"], "module": [sys.executable, "-u", "-m"], "command": []}
+command = python[kind] + [program] + local_rank + words[3:]
+try:
+    os.execvp(command[0], command)
+except OSError as error:
+    sys.stderr.write("could not start: %s: %s\\n" % (command[0], error.strerror))
+    sys.exit(127)
+'''
 
 
 class Pipe:
@@ -48,70 +81,21 @@ class Pipe:
         os.close(self.fd)
 
 
-class Tail:
-    """The files below one directory in which a launcher puts its ranks' output."""
+def make_rank_pipes(directory: str, ranks: range) -> List[Pipe]:
+    """Make the named pipes of all ranks of a node below `directory`, and the script that a launcher
+    starts as each rank. Raises OSError.
 
-    def __init__(self, directory: str, patterns: Dict[str, Optional[str]], ranks: range) -> None:
-        self.directory = directory
-        self.wanted: List[Tuple[int, int, str]] = []
-        for local_rank, rank in enumerate(ranks):
-            for stream, pattern in ((STDOUT, patterns["stdout"]), (STDERR, patterns["stderr"])):
-                if pattern is not None:
-                    name = pattern.format(rank=rank, local_rank=local_rank)
-                    self.wanted.append((rank, stream, os.path.join(glob.escape(directory), name)))
-        self.errors: Dict[int, str] = {}
-        pattern = patterns.get("error")
-        if pattern is not None:
-            for local_rank, rank in enumerate(ranks):
-                name = pattern.format(rank=rank, local_rank=local_rank)
-                self.errors[rank] = os.path.join(glob.escape(directory), name)
-        self.offsets: Dict[str, int] = {}
-        self.paths: Dict[str, List[str]] = {}
-        self.searched = 0.0
-
-    def error_file(self, rank: int) -> Optional[str]:
-        """The text of the rank's error file, if its launcher and script made one."""
-        paths = sorted(glob.glob(self.errors[rank])) if rank in self.errors else []
-        return read_error_file(paths[-1]) if paths else None
-
-    def read(self, *, search: bool = True) -> Iterator[Tuple[int, int, bytes]]:
-        """What was written since the last call: rank, stream, data.
-
-        Without `search` new files are found later, once each rank has one: to look for names costs
-        far more than to read.
-        """
-        if search or self._has_come() or time.monotonic() - self.searched > SEARCH_INTERVAL:
-            self.searched = time.monotonic()
-            self.paths = {pattern: sorted(glob.glob(pattern)) for _, _, pattern in self.wanted}
-        for rank, stream, pattern in self.wanted:
-            for path in self.paths.get(pattern, ()):
-                for data in self._new(path):
-                    yield rank, stream, data
-
-    def expect_more(self) -> None:
-        """A launcher has started a rank: look for its files at the next reading."""
-        self.searched = float("-inf")
-
-    def _has_come(self) -> bool:
-        """Whether the first file that is missing is there now: launchers make them in this order;
-        in any other they are found by a search."""
-        missing = (pattern for _, _, pattern in self.wanted if not self.paths.get(pattern))
-        first = next(missing, None)
-        return first is not None and bool(glob.glob(first))
-
-    def _new(self, path: str) -> Iterator[bytes]:
-        offset = self.offsets.get(path, 0)
-        try:
-            if os.stat(path).st_size <= offset:  # to open it would cost ten times as much
-                return
-            fd = os.open(path, os.O_RDONLY)
-        except OSError:  # somebody has removed it
-            return
-        with os.fdopen(fd, "rb", buffering=0) as file:
-            file.seek(offset)
-            while True:
-                data = file.read(PIECE)
-                if not data:
-                    return
-                self.offsets[path] = file.tell()
-                yield data
+    A pipe has two names, since ranks are known by LOCAL_RANK, DeepSpeed's by RANK. A rank that is
+    started again opens the same pipe.
+    """
+    with open(os.path.join(directory, RANK_SCRIPT), "w", encoding="ascii") as file:
+        file.write(_RANK_SCRIPT)
+    pipes = []
+    for local_rank, rank in enumerate(ranks):
+        for stream, name in NAMES.items():
+            path = os.path.join(directory, f"LOCAL_RANK-{local_rank}.{name}")
+            os.mkfifo(path, 0o600)
+            os.link(path, os.path.join(directory, f"RANK-{rank}.{name}"))
+            # for writing too: without a writer of our own the pipe is at its end between two ranks
+            pipes.append(Pipe(os.open(path, os.O_RDWR | os.O_NONBLOCK), rank, stream))
+    return pipes

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from dslaunch.cluster.model import BY_STEPS, Cluster, Node
+from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
+from dslaunch.launch.job import Job
+from dslaunch.plural import counted
+from dslaunch.protocol.survey import Answer
+from dslaunch.pysource.imports import Imports
 
 Level = Literal["fail", "warn", "unknown", "info", "skip", "pass"]
 """`unknown`: it was not answered, and is never shown as passed."""
@@ -48,7 +52,8 @@ class Scope:
 
     cluster: Cluster
     nodes: tuple[Node, ...]
-    launcher: str = "torchrun"
+    job: Job = field(default_factory=lambda: Job(""))
+    """What is to run, with the variables that it has; without a program: nothing certain."""
     purposes: frozenset[str] = frozenset()
     """What a job needs beside, such as `zero-infinity`; see `PURPOSES`."""
     directories: tuple[str, ...] = ()
@@ -61,6 +66,15 @@ class Scope:
     """Checks that were asked for by name."""
     token: str = "0"
     """New for each preflight: names marks and proves who answers at a port."""
+    placements: tuple[Placement, ...] = ()
+    """Where the job's ranks are; empty: on all slots of the nodes."""
+    imports: Imports = field(default_factory=Imports)
+    """What the job's script imports."""
+
+    @property
+    def launcher(self) -> str:
+        """The job's launcher."""
+        return self.job.launcher
 
     def by_hand(self, node: Node) -> str:
         """The command with which a person sees whether a node can be reached."""
@@ -89,14 +103,14 @@ class Answers:
     node: Node
     scope: Scope
     asked: Asked
-    recorded: Mapping[str, Mapping[str, Any]]
-    """Question key -> `{"value": ...}` or `{"error": why}`."""
+    recorded: Mapping[str, Answer]
+    """Question key -> its value, of the type of its kind in `protocol/survey.py`, or an error."""
     hello: Mapping[str, Any] = field(default_factory=dict)
     """Who the node is; see `questions.identity`."""
     clock: tuple[float, float] | None = None
     """How far its clock is ahead of ours, and by how much that may be wrong. Seconds."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    here: Mapping[str, Answer] = field(default_factory=dict)
     """What this machine answered itself, in the form of `recorded`."""
 
     @property
@@ -110,21 +124,36 @@ class Answers:
 
     def value(self, question: Question) -> Any:
         """The answer to a question. Raises UnansweredError."""
-        answer = self.recorded.get(question.key, {"error": "it was not asked"})
-        if "error" in answer:
-            raise UnansweredError(answer["error"])
-        return answer["value"]
+        return _value(self.recorded.get(question.key, {"error": "it was not asked"}))
+
+    def found(self, question: Question) -> Any:
+        """The answer to a question; None: there is none."""
+        return self.recorded.get(question.key, _NOTHING).get("value")
+
+    def why(self, question: Question) -> str:
+        """Why a question that was asked has no answer; empty: it has, or was not asked."""
+        return self.recorded.get(question.key, _NOTHING).get("error", "")
+
+    def answered(self, question: Question) -> bool:
+        """Whether a question has an answer."""
+        return "value" in self.recorded.get(question.key, _NOTHING)
 
     def has(self, name: str) -> bool:
-        """Whether a question has an answer."""
-        return "value" in self.recorded.get(self.asked[name].key, {})
+        """Whether a question of the check has an answer."""
+        return self.answered(self.asked[name])
 
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""
-        answer = self.here.get(question.key, {"error": "it was not asked here"})
-        if "error" in answer:
-            raise UnansweredError(answer["error"])
-        return answer["value"]
+        return _value(self.here.get(question.key, {"error": "it was not asked here"}))
+
+
+_NOTHING: Answer = {}
+
+
+def _value(answer: Answer) -> Any:
+    if "error" in answer:
+        raise UnansweredError(answer["error"])
+    return answer["value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +253,8 @@ def odd_ones(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], 
     for value, hosts in groups.items():
         if value != common:
             yield value, tuple(hosts), common, len(groups[common])
+
+
+def as_on(common: str, count: int) -> str:
+    """What was expected of an odd one: the value that `count` nodes have."""
+    return f"{common}, as on {counted(count, 'node')}"

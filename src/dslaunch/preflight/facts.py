@@ -10,22 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dslaunch.errors import ConfigError, NodeFailure, Problem
+from dslaunch.launch.job import Kind
 from dslaunch.preflight.check import Tier
+from dslaunch.protocol import survey
+from dslaunch.protocol.survey import Answer
+from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.pysource.imports import Imports
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """What the checks need of `NodeFacts.hello`; see `node/questions.py`, `identity`."""
-
-    uid: int
-    python: list[int]
-    executable: str
-    boot: str
-    network: str
-    umask: int
-    cores: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +25,7 @@ class NodeFacts:
     """What one node answered."""
 
     hello: Mapping[str, Any]
-    answers: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Answer]
     """Question key -> answer."""
     clock: tuple[float, float] | None
     """How far its clock is ahead, and by how much that may be wrong. Seconds."""
@@ -57,6 +49,9 @@ class Facts:
     failures: Mapping[str, NodeFailure]
     """Of nodes that did not answer."""
     launcher: str = "torchrun"
+    program: str = ""
+    kind: Kind = "script"
+    imports: Imports = field(default_factory=Imports)
     purposes: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
     root: str = ""
@@ -65,7 +60,7 @@ class Facts:
     """Checks that were asked for by name."""
     tier: Tier = "static"
     """What was asked where no check was named."""
-    here: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    here: Mapping[str, Answer] = field(default_factory=dict)
     """What the machine that dslaunch ran on answered: question key -> answer."""
 
     def to_json(self) -> str:
@@ -81,17 +76,47 @@ def read(path: Path) -> Facts:
         data = json.loads(_text(path))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"expected an object with `format` {FORMAT}")
-        facts = TypeAdapter(Facts).validate_python(data)
-        greetings = {host: node.hello for host, node in facts.nodes.items()}
-        TypeAdapter(dict[str, Greeting]).validate_python(greetings)
+        facts = TypeAdapter(Facts).validate_python(_parsed(data))
         datetime.fromtimestamp(facts.time, UTC)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _unreadable(path, f"holds no recorded answers: {where}: {first['msg']}") from None
+    except json.JSONDecodeError as error:
+        place = Problem(
+            str(path), error.lineno, error.colno, "", "holds no recorded answers: not JSON"
+        )
+        hint = "--from and --baseline read a file that `dslaunch preflight --save FILE` wrote"
+        raise ConfigError((place,), hint=hint) from None
     except (ValueError, OverflowError, OSError, RecursionError) as error:
         raise _unreadable(path, f"holds no recorded answers: {error}") from None
     return facts
+
+
+def _parsed(data: dict[str, Any]) -> dict[str, Any]:
+    """Parse what nodes said as when it was sent, also from a file that another user recorded.
+    Raises ValueError with the node of a greeting that is none."""
+    nodes = data.get("nodes")
+    if isinstance(nodes, dict):
+        data = {**data, "nodes": {host: _node(host, node) for host, node in nodes.items()}}
+    return {**data, "here": _answers(data["here"])} if "here" in data else data
+
+
+def _node(host: str, node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    try:
+        hello = survey.hello(node.get("hello"))
+    except InvalidAnswer as error:
+        raise ValueError(f"nodes.{host}.hello: {error}") from None
+    return {**node, "hello": hello, "answers": _answers(node.get("answers"))}
+
+
+def _answers(sent: Any) -> Any:
+    if not isinstance(sent, dict):
+        return sent
+    found = {key: survey.recorded(key, answer) for key, answer in sent.items()}
+    return {key: answer for key, answer in found.items() if answer is not None}
 
 
 def _text(path: Path) -> str:

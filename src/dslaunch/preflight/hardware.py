@@ -13,6 +13,7 @@ from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.checks import net_bandwidth
 from dslaunch.preflight.checks._machine import (
     NETWORK_TYPES,
+    is_missing,
     memory,
     mounts,
     path_question,
@@ -26,6 +27,7 @@ from dslaunch.topology.model import nvlinks
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
     from dslaunch.preflight.facts import Facts
+    from dslaunch.protocol.survey import PathStatus
 
 
 def hardware(allocation: Allocation, scope: Scope, facts: Facts) -> tuple[NodeHardware, ...]:
@@ -63,10 +65,16 @@ def node_local(scope: Scope, facts: Facts) -> int | None:
 
 def _free(a: Answers, path: str) -> int | None:
     """Bytes free in a directory, if that is on a disk of the node's own."""
-    answer = a.recorded.get(path_question(path).key, {}).get("value", {})
-    kind = (answer.get("mount") or {}).get("type")
-    fit = _shared(kind) is False and kind not in NO_DISK
-    return int(answer["free"]) if fit and "free" in answer else None
+    found = a.found(path_question(path))
+    if found is None:
+        return None
+    kind = _type(found)
+    return int(found["free"]) if _shared(kind) is False and kind not in NO_DISK else None
+
+
+def _type(found: PathStatus) -> str | None:
+    """The type of the file system that a path is on."""
+    return found["mount"]["type"] if found["mount"] else None
 
 
 def _answers(scope: Scope, facts: Facts) -> Nodes:
@@ -74,7 +82,7 @@ def _answers(scope: Scope, facts: Facts) -> Nodes:
 
 
 def _has_rdma(a: Answers) -> bool:
-    ports = a.recorded.get(wiring.PORTS.key, {}).get("value", {})
+    ports = a.found(wiring.PORTS) or {}
     return any(path.endswith("/state") and "ACTIVE" in text for path, text in ports.items())
 
 
@@ -132,14 +140,13 @@ def _memory(a: Answers) -> int | None:
 def _directories(a: Answers) -> Iterator[Directory]:
     """Those that preflight asks of, and mount points, below which others may be."""
     for path in paths(a.scope):
-        answer = a.recorded.get(path_question(path).key, {})
-        if "value" in answer:
-            mount = answer["value"].get("mount") or {}
-            kind = mount.get("type")
+        found = a.found(path_question(path))
+        if found is not None:
+            kind = _type(found)
             yield Directory(path, True, kind, _shared(kind), _direct(a, path))
-        elif "No such file" in str(answer.get("error")):
+        elif is_missing(a, path):
             yield Directory(path, False)
-    text = a.recorded.get(MOUNTS.key, {}).get("value", {}).get(MOUNTS.argument[0], "")
+    text = (a.found(MOUNTS) or {}).get(MOUNTS.argument[0], "")
     for point, kind in mounts(text):
         # below the root there may be links to elsewhere
         if point != "/":
@@ -154,7 +161,7 @@ def _shared(kind: str | None) -> bool | None:
 
 def _direct(a: Answers, path: str) -> bool | None:
     """Whether a file was written past the page cache; asked where ZeRO-Infinity is a need."""
-    answer = a.recorded.get(Question("write", {"path": path, "direct": True}).key, {})
-    if "value" in answer:
+    question = Question("write", {"path": path, "direct": True})
+    if a.answered(question):
         return True
-    return False if "Invalid argument" in str(answer.get("error")) else None
+    return False if "Invalid argument" in a.why(question) else None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import cast
 
+from dslaunch.cluster.failures import folded
+from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
+from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     LEVELS,
     Answers,
@@ -17,10 +21,16 @@ from dslaunch.preflight.check import (
     UnansweredError,
     Verdict,
 )
-from dslaunch.preflight.facts import Facts
+from dslaunch.preflight.facts import Facts, NodeFacts
 
 REACHED = "ssh.connect"
 """The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
+LONGEST = 2000
+"""Characters of a part of a finding."""
+MOST_VERDICTS = 200
+"""Of one check on one node by itself."""
+FAULT = "the check itself failed"
+"""How the finding begins of a check that raised an exception: one of a third party, or a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +77,16 @@ def fold(
             name,
             level,
             tuple(dict.fromkeys(hosts)),
-            verdict.found,
-            verdict.expected,
-            (verdict.fix or check.fix) if bad and level != "unknown" else verdict.fix,
-            (verdict.see or check.see) if bad else "",
+            _short(verdict.found),
+            _short(verdict.expected),
+            _short((verdict.fix or check.fix) if bad and level != "unknown" else verdict.fix),
+            _short((verdict.see or check.see) if bad else ""),
         )
+
+
+def _short(text: str) -> str:
+    """Return a text that may quote a node, cut to a length that a person reads."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _verdicts(name: str, check: Check, scope: Scope, facts: Facts) -> list[tuple[str, Verdict]]:
@@ -82,8 +97,8 @@ def _verdicts(name: str, check: Check, scope: Scope, facts: Facts) -> list[tuple
     if check.compare is not None and nodes:
         try:
             found += [(h, v) for v in check.compare(nodes) for h in v.hosts]
-        except UnansweredError as error:
-            found += [(host, Verdict("unknown", str(error))) for host in nodes]
+        except Exception as error:  # noqa: BLE001 - no check may take the others with it
+            found += [(host, _unjudged(error)) for host in nodes]
     return found
 
 
@@ -110,9 +125,15 @@ def answers(name: str, check: Check, scope: Scope, facts: Facts) -> dict[str, An
 def _of(check: Check, of: Answers) -> list[Verdict]:
     assert check.judge is not None
     try:
-        return list(check.judge(of))
-    except UnansweredError as error:
-        return [Verdict("unknown", str(error))]
+        return list(islice(check.judge(of), MOST_VERDICTS))
+    except Exception as error:  # noqa: BLE001 - no check may take the others with it
+        return [_unjudged(error)]
+
+
+def _unjudged(error: Exception) -> Verdict:
+    if isinstance(error, UnansweredError):
+        return Verdict("unknown", str(error))
+    return Verdict("unknown", f"{FAULT}: {type(error).__name__}")
 
 
 def _reached(scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -120,11 +141,42 @@ def _reached(scope: Scope, facts: Facts) -> Iterator[Finding]:
     reached = tuple(node.host for node in scope.nodes if node.host in facts.nodes)
     if reached:
         yield Finding(REACHED, "pass", reached, "answered")
-    for node in scope.nodes:
-        if node.host not in facts.nodes:
-            silent = NodeFailure(node.host, "timeout", "no answer is recorded")
-            failure = facts.failures.get(node.host, silent)
-            see = scope.by_hand(node)
-            yield Finding(
-                REACHED, "fail", (node.host,), failure.message, "an answer", failure.hint or "", see
-            )
+    yield from _with_invalid(facts, reached)
+    yield from _unreached(
+        [node for node in scope.nodes if node.host not in facts.nodes], scope, facts
+    )
+
+
+def _unreached(nodes: Sequence[Node], scope: Scope, facts: Facts) -> Iterator[Finding]:
+    """The nodes that did not answer; the same trouble of many is one finding."""
+    by_hand = {node.host: scope.by_hand(node) for node in nodes}
+    no_record = "no answer is recorded"
+    failures = [
+        replace(facts.failures.get(host, NodeFailure(host, "timeout", no_record)), host=host)
+        for host in by_hand
+    ]
+    for trouble in folded(failures):
+        see = by_hand[trouble.hosts[0]]
+        found, fix = trouble.message, trouble.hint or ""
+        yield Finding(REACHED, "fail", trouble.hosts, found, "an answer", fix, see)
+
+
+def _with_invalid(facts: Facts, reached: Sequence[str]) -> Iterator[Finding]:
+    """Nodes with answers that our program does not send, in one finding for equal ones: checks
+    that do not need these answers might pass or be skipped."""
+    groups: dict[str, list[str]] = {}
+    for host in reached:
+        if found := _invalid(facts.nodes[host]):
+            groups.setdefault(found, []).append(host)
+    for found, hosts in groups.items():
+        expected = "answers of dslaunch's own program"
+        yield Finding(REACHED, "unknown", tuple(hosts), found, expected)
+
+
+def _invalid(node: NodeFacts) -> str:
+    """What is invalid in a node's answers; empty: nothing."""
+    keys = [key for key, answer in node.answers.items() if answer.get("code") == "invalid"]
+    if not keys:
+        return ""
+    why = node.answers[keys[0]].get("error", "")
+    return f"{counted(len(keys), 'invalid answer')}; the first is to `{keys[0][:60]}`: {why}"

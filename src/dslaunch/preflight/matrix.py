@@ -41,7 +41,7 @@ def tcp(nodes: Nodes) -> Matrix | None:
         return None
     cells, heat = {}, {}
     for host, question in asked.items():
-        answers = nodes[host].recorded.get(question.key, {}).get("value", {})
+        answers = nodes[host].found(question) or {}
         for other, answer in answers.items():
             cells[host, other] = "✗" if "error" in answer else "✓"
             heat[host, other] = 1.0 if "error" in answer else 0.0

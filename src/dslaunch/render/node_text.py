@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word, exports, quote
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers.elastic import OWN_STORE
 from dslaunch.launch.plan import RUN_DIRECTORY, node_environment
 from dslaunch.launch.program import kind_flag, positional, python_command, torch_positional
 from dslaunch.render.lines import directory
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Node, Placement
+    from dslaunch.cluster.model import Container, Node, Placement
     from dslaunch.launch.job import Job
     from dslaunch.launch.plan import File
     from dslaunch.render.launch import Launch
 
 NODE, RANK, LOCAL = Var("SLURM_NODEID"), Var("SLURM_PROCID"), Var("SLURM_LOCALID")
 ADDRESS, PORT = Var("MASTER_ADDR"), Var("MASTER_PORT")
+PACKAGES = {"deepspeed": ("torch", "deepspeed"), "accelerate": ("torch", "accelerate")}
+"""Launcher -> the packages whose versions are printed at the start; others: torch."""
 WIDTH = 96
 """Columns that a command is kept in, by continued lines."""
 
@@ -60,6 +63,13 @@ class Seat:
     groups: tuple[Group, ...]
     suffix: str = ""
     """What makes a node's name one of the fast network."""
+    container: Container | None = None
+
+    @property
+    def workdir(self) -> str:
+        """Where the ranks start, as they see it."""
+        inside = self.container.workdir if self.container else None
+        return inside or self.launch.decided.workdir
 
     @property
     def python(self) -> Word:
@@ -101,14 +111,32 @@ def node_text(seat: Seat, notice: Notice | None) -> str:
     slots = tuple(range(group.slots))
     here = replace(group.members[0], slots=slots, node=replace(node, slots=slots))
     env = node_environment(here, launch.job, launch.decided.rendezvous)
-    lines = exports(env)
-    lines += [f"cd {quote(directory(launch.decided.workdir))} || exit"]
+    lines = _prepared_for(notice, launch.job.launcher == "direct") if notice else []
+    lines += _arrived(seat)
+    lines += exports(env)
+    lines += [f"cd {quote(directory(seat.workdir))} || exit"]
     lines += _activated(node.activate)
     files = launch.decided.files
-    lines += [*start.before, *_files(files)]
-    after = [f'rm -rf "${RUN_DIRECTORY.name}"'] if files else []
-    lines += _attended(start.command, notice, launch.job.launcher == "direct", after)
+    lines += [*_versions(seat), *start.before, *_files(files)]
+    lines += _attended(start.command, notice)
     return "\n".join(lines)
+
+
+def _arrived(seat: Seat) -> list[str]:
+    """End the task when a variable that it needs did not get into its container."""
+    if seat.container is None:
+        return []
+    names = ("SLURM_PROCID", "MASTER_ADDR", *(s.name for s in seat.launch.job.secrets))
+    return [f': "${{{name}:?did not reach the container}}"' for name in names]
+
+
+def _versions(seat: Seat) -> list[str]:
+    """Print what runs, where that is Python."""
+    job = seat.launch.job
+    if job.kind == "command" and job.launcher == "direct":
+        return []
+    packages = PACKAGES.get(job.launcher, ("torch",))
+    return [Command(("print_versions", seat.python, *packages)).shell()]
 
 
 def _activated(line: str | None) -> list[str]:
@@ -130,45 +158,31 @@ class Notice:
     """How often the job may start again after it."""
 
 
-def _attended(command: Command, notice: Notice | None, direct: bool, after: list[str]) -> list[str]:
-    """Start it, hand on what is meant for it, and do something `after` it.
+def _prepared_for(notice: Notice, direct: bool) -> list[str]:
+    """Keep a notice that comes before the ranks are there, which would end this shell."""
+    kept = Command(("trap", f'noticed=1 early+=" {notice.signal}"', notice.signal))
+    return [f"notice={notice.signal}{'' if direct else ' launcher=1'}", kept.shell()]
+
+
+def _attended(command: Command, notice: Notice | None) -> list[str]:
+    """Run the command by the script's functions (see `attendance`), and end with its exit code.
 
     Ranks alone get the notice, and only those that handle it take notice. Launchers must not:
     torch's would give its ranks 30 seconds and kill them (torch 2.13,
     distributed/elastic/agent/server/api.py), DeepSpeed's would just die. A signal that is
     ignored when a program starts stays so in what it starts, until that sets a handler; so
-    ranks without one do not die of it either (submitit #1793). SLURM signals the task alone, or
-    all that it started, by its configuration (proctrack); so each rank may get it twice.
+    ranks without one do not die of it either (submitit #1793).
     """
-    child = "rank" if direct else "launcher"
-    return [
-        *([f"trap '' {notice.signal} # until a rank sets a handler"] if notice else []),
-        f"{wrapped(command)} &",
-        f"{child}=$! asked=0{' warned=false' if notice else ''}",
-        *([_notice_trap(notice.signal, child, direct)] if notice else []),
-        # SLURM may have ended it already
-        f"trap 'asked=$((asked + 1)); kill \"${child}\" 2> /dev/null' TERM",
-        "while :; do",
-        "  seen=$asked",
-        f'  wait "${child}"; code=$?',
-        '  [ "$seen" != "$asked" ] || break',
-        "done",
-        *after,
-        *(_comes_again(notice) if notice and notice.requeue else ()),
-        '[ "$code" = 0 ] || sleep 1 # srun ends the step at once, and may drop the last words',
-        'exit "$code"',
-    ]
-
-
-def _notice_trap(signal: str, child: str, direct: bool) -> str:
-    ranks = f'"${child}"' if direct else f'$(cat "/proc/${child}/task/${child}/children")'
-    return f"trap 'asked=$((asked + 1)) warned=true; kill -{signal} {ranks}' {signal}"
+    lines = [wrapped(Command(("attend", *command.argv))), "leave"]
+    if notice is not None and notice.requeue:
+        lines += _comes_again(notice)
+    return [*lines, 'exit "$code"']
 
 
 def _comes_again(notice: Notice) -> tuple[str, ...]:
     """Who has saved and ends badly must not have the others killed before they have saved, so it
     ends well where the job starts again anyway."""
-    return (f"! $warned || ! ((${{SLURM_RESTART_COUNT:-0}} < {notice.requeue})) || exit 0",)
+    return (f'[ -z "$noticed" ] || ((${{SLURM_RESTART_COUNT:-0}} >= {notice.requeue})) || exit 0',)
 
 
 def _files(files: tuple[File, ...]) -> list[str]:
@@ -176,17 +190,21 @@ def _files(files: tuple[File, ...]) -> list[str]:
     if not files:
         return []
     directory = RUN_DIRECTORY.name
-    lines = [f"{directory}=$(mktemp -d) || exit"]
+    lines = [f"{directory}=$(mktemp -d) || exit", f"trap 'rm -rf \"${directory}\"' EXIT"]
     return lines + [
         f"printf %s {quote(file.text)} >{quote((RUN_DIRECTORY, f'/{file.name}'))} || exit"
         for file in files
     ]
 
 
-def wrapped(command: Command) -> str:
-    """The command as shell words, continued on further lines where it is long."""
+def wrapped(command: Command, together: int = 1) -> str:
+    """The command as shell words, continued on further lines where it is long.
+
+    The last words, as many as `together`, stay on one line.
+    """
+    quoted = [quote(word) for word in command.argv]
     lines = [""]
-    for word in map(quote, command.argv):
+    for word in (*quoted[:-together], " ".join(quoted[-together:])):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
         if lines[-1] and len(joined) > WIDTH:
             lines.append(f"  {word}")
@@ -223,6 +241,7 @@ def _elastic(seat: Seat) -> Start:
         "attempt=${SLURM_RESTART_COUNT:-0}",
         # ranks are given anew at each rendezvous
         "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'",
+        f"export {'='.join(OWN_STORE)}",
     )
     words = (
         *(seat.python, "-u", "-m", "torch.distributed.run"),

@@ -8,44 +8,32 @@ that srun's `--export`, which splits values at commas, carries names alone (Smar
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.nodeset import fold
+from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var
+from dslaunch.launch.command import Command, Var, exports
+from dslaunch.render import attendance, supervised
+from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
+from dslaunch.render.containers import Entry, container_notes, entry
+from dslaunch.render.directives import PARTS, directives, step_tasks
+from dslaunch.render.job_verdict import verdict_lines
 from dslaunch.render.node_text import STEPS, Group, Notice, Seat, node_text, wrapped
 from dslaunch.render.templates import render
+from dslaunch.terminal import one_line
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Placement, Slurm
-    from dslaunch.render.launch import Launch
+    from dslaunch.cluster.model import Placement
 
 TEMPLATE = "sbatch.sh.j2"
-PLAIN = re.compile(r"[\w@%+=:,./\[\]*^-]+", re.ASCII).fullmatch
-LONGEST_DIRECTIVE = 8000
-"""Characters of one option, less than the buffer of sbatch (22.05, sbatch/opt.c, BUFSIZ)."""
 LAST_ONES_WAIT = 300
 """Seconds that nodes may go on after the first is done, before SLURM ends them: it is as long as
 torch's agents wait for each other at the end (torch 2.13, elastic/agent/server/api.py), so that a
 last checkpoint is not cut off, as the usual 60 seconds would."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A launch as a SLURM job."""
-
-    launch: Launch
-    slurm: Slurm
-    port: int | None = None
-    """Where the ranks meet; None: one that follows from the job's number."""
-    pinned: bool = False
-    """The very nodes that were chosen, not any that are like them."""
-    excluded: tuple[str, ...] = ()
-    """Nodes that SLURM must not give."""
 
 
 def sbatch(batch: Batch, template: Path | None = None) -> str:
@@ -63,32 +51,32 @@ def sbatch(batch: Batch, template: Path | None = None) -> str:
 def values(batch: Batch, groups: tuple[Group, ...]) -> dict[str, Any]:
     """What a template can use."""
     slurm, job = batch.slurm, batch.launch.job
-    parts = list(_parts(batch, groups))
+    how = batch.supervised
+    parts = list(_parts(batch, groups)) if how is None else []
     return {
-        "title": _title(batch, groups),
+        # comments: what follows a line feed would be run
+        "title": one_line(_title(batch, groups)),
+        "origin": _origin(batch.origin),
+        "version": VERSION,
         "job_name": job_name(batch),
         "directives": list(directives(batch, groups)),
         "requeue": slurm.requeue,
         "signal": signal_name(slurm),
+        "job_verdict": verdict_lines(VERSION, nodes=_nodelists(groups)),
+        "pass_on": _pass_on(signal_name(slurm)),
         "secrets": [secret.name for secret in job.secrets],
         "setup": slurm.setup,
+        "teardown": slurm.teardown,
+        "shell": slurm.shell,
+        "srun_environment": exports(_environment(slurm.srun)),
         "master_suffix": slurm.master_suffix,
         "master_port": batch.port or "$((15000 + SLURM_JOB_ID % 10000))",
+        "container": _entry(batch),
+        "functions": attendance.FUNCTIONS,
         "parts": parts,
-        "step": _step(batch, parts),
+        "step": _step(batch, groups, parts) if how is None else supervised.run_command(batch, how),
+        "supervised": None if how is None else supervised.values(batch, how),
     }
-
-
-def job_name(batch: Batch) -> str:
-    """The name in the queue: as given, else the script's."""
-    program = batch.launch.job.program
-    stem = program if batch.launch.job.kind == "module" else PurePosixPath(program).stem
-    return batch.slurm.job_name or re.sub(r"[^\w.-]+", "-", stem) or "job"
-
-
-def signal_name(slurm: Slurm) -> str | None:
-    """`USR1` of `USR1@600`."""
-    return slurm.signal.partition("@")[0] if slurm.signal else None
 
 
 def notes(batch: Batch) -> Iterator[str]:
@@ -96,41 +84,37 @@ def notes(batch: Batch) -> Iterator[str]:
     slurm, job = batch.slurm, batch.launch.job
     options = dict(slurm.options)
     if job.launcher == "direct" and "cpus_per_task" in options:
-        yield f"with `direct` every rank is a task: each gets {options['cpus_per_task']} CPUs"
+        cpus = "1 CPU" if options["cpus_per_task"] == "1" else f"{options['cpus_per_task']} CPUs"
+        yield f"with `direct` every rank is a task: each gets {cpus}"
     if slurm.exclusive == "false" and "cpus_per_task" not in options:
         yield "SLURM gives a task one CPU where `slurm.cpus_per_task` does not say more"
+    asks_for_parts = bool(set(PARTS) & options.keys())
+    whole_nodes = slurm.exclusive != "false" and (slurm.exclusive is not None or not asks_for_parts)
+    if whole_nodes:
+        if not {"mem", "mem_per_cpu", "mem_per_gpu"} & options.keys():
+            yield "whole nodes without `slurm.mem`: memory is the site's default; `mem: 0` is all"
+        if slurm.gpus != "none" and any(_few_of(p) for p in batch.launch.placements):
+            yield "whole nodes are reserved, and not all of their GPUs are asked for"
     if slurm.gpus != "none" and any(_few(p) for p in batch.launch.placements):
         yield "SLURM chooses which GPUs of a node the job gets; only their number is asked for"
     if "time" not in options:
         yield "without `slurm.time` the partition's default limit holds"
+    yield from container_notes(slurm.container, batch.launch.decided.workdir)
     if batch.launch.job.secrets:
         names = ", ".join(secret.name for secret in job.secrets)
         yield f"secrets are handed on by sbatch's environment, not by the script: {names}"
+
+
+def _few_of(placement: Placement) -> bool:
+    """Whether fewer GPUs of a node are used than the cluster file says it has."""
+    return len(placement.slots) < len(placement.node.slots)
 
 
 def _few(placement: Placement) -> bool:
     return placement.slots != tuple(range(len(placement.slots)))
 
 
-# ---------------------------------------------------------------- who is alike
-
-
-def grouped(batch: Batch) -> tuple[Group, ...]:
-    """The nodes by how many GPUs of which type they have: each is a component of the job.
-
-    One per type and not per node, since each counts as a job for limits (SLURM's page on
-    heterogeneous jobs).
-    """
-    kinds: dict[tuple[int, str | None], list[Placement]] = {}
-    label = batch.slurm.gpu_label
-    for placement in batch.launch.placements:
-        gpu = dict(placement.node.labels).get(label) if label else None
-        kinds.setdefault((len(placement.slots), gpu), []).append(placement)
-    count = batch.slurm.nodes
-    return tuple(
-        Group(slots, gpu, count or len(members), tuple(members))
-        for (slots, gpu), members in kinds.items()
-    )
+# ---------------------------------------------------------------- what cannot be
 
 
 def check(batch: Batch, groups: tuple[Group, ...]) -> None:
@@ -169,84 +153,6 @@ def _check_alike(group: Group) -> None:
                 )
 
 
-# ---------------------------------------------------------------- directives
-
-
-def directives(batch: Batch, groups: tuple[Group, ...]) -> Iterator[str]:
-    """What stands behind `#SBATCH`, in order; the user's own come last, and so win."""
-    slurm = batch.slurm
-    options = dict(slurm.options)
-    once = [("job-name", job_name(batch)), *_for_the_job(batch, options)]
-    for number, group in enumerate(groups):
-        if number:
-            yield "hetjob"
-        else:
-            yield from (_option(name, value) for name, value in once)
-        yield from (_option(name, value) for name, value in _for_the_group(batch, group, options))
-    yield from slurm.directives
-
-
-def _for_the_job(batch: Batch, options: dict[str, str]) -> Iterator[tuple[str, str | None]]:
-    slurm, workdir = batch.slurm, batch.launch.decided.workdir
-    if workdir.startswith("/"):
-        yield "chdir", workdir
-    yield "output", slurm.output or ("%x-%A_%a.out" if "array" in options else "%x-%j.out")
-    for name in ("mail_type", "mail_user", "array", "dependency"):
-        if name in options:
-            yield name.replace("_", "-"), options[name]
-    if slurm.requeue:
-        yield "requeue", None
-        yield "open-mode", "append"
-    else:
-        yield "no-requeue", None
-    if slurm.signal:
-        yield "signal", f"B:{slurm.signal}"
-    if batch.launch.world.min_nodes is not None:
-        yield "no-kill", None
-
-
-def _for_the_group(
-    batch: Batch, group: Group, options: dict[str, str]
-) -> Iterator[tuple[str, str | None]]:
-    slurm = batch.slurm
-    for name in ("partition", "account", "qos", "time", "reservation", "constraint", "switches"):
-        if name in options:
-            yield name, options[name]
-    yield "nodes", str(group.nodes)
-    yield "ntasks-per-node", str(group.tasks(batch.launch.job))
-    if slurm.gpus != "none":
-        kind = f"{group.gpu}:" if group.gpu else ""
-        of = "gpu:" if slurm.gpus == "gres" else ""
-        yield slurm.gpus.replace("_", "-"), f"{of}{kind}{group.slots}"
-    for name in ("cpus_per_task", "mem"):
-        if name in options:
-            yield name.replace("_", "-"), options[name]
-    whole = slurm.exclusive or ("false" if {"cpus_per_task", "mem"} & options.keys() else "true")
-    if whole != "false":
-        yield "exclusive", None if whole == "true" else whole
-    wanted = fold(p.node.host for p in group.members) if batch.pinned else ""
-    yield from _hosts("nodelist", options.get("nodelist"), wanted)
-    yield from _hosts("exclude", options.get("exclude"), fold(batch.excluded))
-
-
-def _hosts(name: str, *folded: str | None) -> Iterator[tuple[str, str]]:
-    given = ",".join(filter(None, folded))
-    if given:
-        yield name, given
-
-
-def _option(name: str, value: str | None) -> str:
-    """An option as sbatch reads it: quotes, backslashes and `#` mean what they do in a shell
-    (22.05, sbatch/opt.c, `_get_argument`)."""
-    if value is None:
-        return f"--{name}"
-    if "\n" in value or "\0" in value or len(value) > LONGEST_DIRECTIVE:
-        raise PlanError(f"sbatch cannot be told --{name} in a script: {value[:40]!r}")
-    if not PLAIN(value):
-        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return f"--{name}={value}"
-
-
 # ---------------------------------------------------------------- the step
 
 
@@ -256,62 +162,107 @@ class Part:
 
     name: str
     who: str
+    first: str
+    """The command that prints what stands before the text: the functions that it calls."""
     text: str
     end: str
     """The line that ends it, which is no line of the text."""
 
 
 def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
+    """What the nodes run; lines with which all components begin stand in a part of their own."""
     signal = signal_name(batch.slurm)
-    notice = Notice(signal, batch.slurm.requeue) if signal else None
-    for number, group in enumerate(groups):
-        seat = Seat(batch.launch, group, groups, batch.slurm.master_suffix)
-        text = node_text(seat, notice)
-        end = "END"
-        while end in text.splitlines():
-            end += "_"
-        task = "rank" if batch.launch.job.launcher == "direct" else "node"
-        many = len(groups) > 1
-        who = f"{task} of component {number}" if many else task
-        yield Part(f"on_component_{number}" if many else f"on_each_{task}", who, text, end)
+    notice = Notice(signal, batch.slurm.requeue or 0) if signal else None
+    suffix = batch.slurm.master_suffix
+    seats = [Seat(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
+    texts = [node_text(seat, notice) for seat in seats]
+    functions = attendance.ON_NODES.strip("\n")
+    task = "rank" if batch.launch.job.launcher == "direct" else "node"
+    if len(texts) == 1:
+        text = f"{functions}\n\n{texts[0]}"
+        yield _part(f"on_each_{task}", f"Every {task} runs this", attendance.DECLARED, text)
+        return
+    common = _common_beginning(texts)
+    text = f"{functions}\n\n{common}"
+    yield _part("on_all", f"Every {task} begins so", attendance.DECLARED, text)
+    for number, text in enumerate(texts):
+        rest = text.removeprefix(common).lstrip("\n")
+        who = f"Every {task} of component {number} goes on so"
+        yield _part(f"on_component_{number}", who, "printf '%s\\n' \"$on_all\"", rest)
 
 
-def _step(batch: Batch, parts: list[Part]) -> str:
+def _pass_on(signal: str | None) -> str:
+    """How the batch script hands a signal on to the tasks, or to the run that it supervises.
+
+    srun passes signals on, but TERM and HUP make it kill the step, INT it takes for Ctrl-C and CONT
+    for its own (22.05, srun/libsrun/srun_job.c, _srun_signal_mgr).
+    """
+    if signal in ("TERM", "HUP", "INT", "CONT"):
+        return f'scancel --signal={signal} "$SLURM_JOB_ID"'
+    return f'kill -{signal} "$child"'
+
+
+def _part(name: str, who: str, first: str, text: str) -> Part:
+    end = "END"
+    while end in text.splitlines():
+        end += "_"
+    return Part(name, who, first, text, end)
+
+
+def _common_beginning(texts: list[str]) -> str:
+    """The lines with which all texts begin."""
+    columns = zip(*(text.split("\n") for text in texts), strict=False)
+    same = takewhile(lambda column: len(set(column)) == 1, columns)
+    return "\n".join(column[0] for column in same)
+
+
+def _nodelists(groups: tuple[Group, ...]) -> str:
+    """SLURM's names of the job's nodes, folded, as shell text."""
+    if len(groups) == 1:
+        return "$SLURM_JOB_NODELIST"
+    return ",".join(f"$SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(len(groups)))
+
+
+def _step(batch: Batch, groups: tuple[Group, ...], parts: list[Part]) -> str:
     """The srun command. `--export=ALL` holds also where the job was submitted with NONE.
 
-    It does not take the CPUs over from sbatch (SLURM 22.05), whose variable for them has another
-    name in a heterogeneous job.
+    It takes the CPUs over from sbatch except in SLURM 22.05 and 23.02 (which read
+    SRUN_CPUS_PER_TASK instead), and the variable for them has another name in a heterogeneous job.
     """
     elastic = batch.launch.world.min_nodes is not None
     fate = ["--no-kill", "--kill-on-bad-exit=0"] if elastic else ["--kill-on-bad-exit=1"]
     common = ["srun", *fate, f"--wait={LAST_ONES_WAIT}", "--label", "--export=ALL"]
     cpus = dict(batch.slurm.options).get("cpus_per_task")
     common += [f"--cpus-per-task={cpus}"] if cpus else []
+    # one launcher for each node is no MPI program, whatever the site's MpiDefault prepares
+    common += ["--mpi=none"] if batch.launch.job.launcher != "direct" else []
+    common += [word for word in batch.slurm.srun if word.startswith("--")]
     components = []
-    for number, part in enumerate(parts):
-        het = [f"--het-group={number}"] if len(parts) > 1 else []
-        words = (*(common if number == 0 else common[1:]), *het, *_container(batch))
-        components.append(wrapped(Command((*words, "bash", "-c", (Var(part.name),)))))
+    run = [part for part in parts if part.name != "on_all"]
+    for number, part in enumerate(run):
+        het = [f"--het-group={number}"] if len(run) > 1 else []
+        own = (*step_tasks(batch, groups[number]), *het, *_entry(batch).words)
+        words = (*(common if number == 0 else common[1:]), *own)
+        shell = ("bash", "-c", (Var(part.name),))
+        components.append(wrapped(Command((*words, *shell)), together=len(shell)))
     return " : \\\n  ".join(components)
 
 
-def _container(batch: Batch) -> list[str]:
-    """pyxis takes its options from srun, where a `#` in an image's name is no comment; with
-    `--container-env` the job's value of a variable wins over the image's."""
-    box, job = batch.slurm.container, batch.launch.job
-    if box is None:
-        return []
-    if box.runtime == "apptainer":
-        binds = [f"--bind={mount}" for mount in box.mounts]
-        return ["apptainer", "exec", "--nv", *binds, *box.options, box.image]
-    mounts = ",".join(m if ":" in m else f"{m}:{m}" for m in box.mounts)
-    names = ",".join(["MASTER_ADDR", "MASTER_PORT", *(secret.name for secret in job.secrets)])
-    return [
-        f"--container-image={box.image}",
-        *([f"--container-mounts={mounts}"] if mounts else []),
-        f"--container-env={names}",
-        *box.options,
-    ]
+def _entry(batch: Batch) -> Entry:
+    return entry(batch.slurm.container, tuple(s.name for s in batch.launch.job.secrets))
+
+
+def _environment(words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The variables among the words for srun."""
+    for word in words:
+        if not word.startswith("--"):
+            name, _, value = word.partition("=")
+            yield name, value
+
+
+def _origin(origin: Origin | None) -> Origin | None:
+    """The origin as text of one line each."""
+    return origin and Origin(file=one_line(origin.file), command=one_line(origin.command))
 
 
 def _title(batch: Batch, groups: tuple[Group, ...]) -> str:
@@ -319,4 +270,4 @@ def _title(batch: Batch, groups: tuple[Group, ...]) -> str:
     count = (
         f"{kinds} ranks" if len(groups) > 1 or groups[0].nodes > 1 else f"{groups[0].slots} ranks"
     )
-    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count}; written by dslaunch"
+    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count}"

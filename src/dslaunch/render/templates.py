@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import quote
+from dslaunch.terminal import visible
 
 if TYPE_CHECKING:
     import jinja2
@@ -41,9 +42,20 @@ def render(name: str, /, *, directories: Sequence[Path] = (), **values: object) 
 
 
 def render_page(name: str, /, **values: object) -> str:
-    """Fill one of our own templates of an HTML page; every value is escaped."""
+    """Fill one of our own templates of an HTML page.
+
+    Every value is escaped; control characters in it are spelled out.
+    """
     environment = _environment((PACKAGED, IN_THE_SOURCE_TREE), escape=True)
+    environment.finalize = _visible
     return environment.get_template(name).render(values)
+
+
+def _visible(value: object) -> object:
+    """Return a value of a page as it is shown; what is already HTML stays."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return visible(value)
+    return value
 
 
 def _environment(directories: tuple[Path, ...], *, escape: bool = False) -> jinja2.Environment:

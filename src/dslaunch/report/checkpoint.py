@@ -69,7 +69,7 @@ def _node(checkpoint: Checkpoint, host: str) -> tuple[str, ...]:
     shards = {path: checkpoint.shards[path] for path in mine if path in checkpoint.shards}
     ranks = sorted({s.rank for s in shards.values() if s.kind in ("optimizer", "partition")})
     whole = any(s.kind == "model" for s in shards.values())
-    broken = [posixpath.basename(path) for path in shards if mine[path].broken]
+    broken = [posixpath.basename(path) for path in mine if mine[path].broken]
     return (
         host,
         ",".join(map(str, ranks)) or "-",
@@ -114,6 +114,7 @@ def faults(
     """Everything that is wrong with a checkpoint, a line each; empty: it can be resumed."""
     said = [f"{posixpath.basename(path)} is on no node" for path in _nowhere(checkpoint)]
     said += [f"{h}: {p}: {why}" for h, some in broken.items() for p, why in some.items()]
+    said += [f"{c.host}: {path} {c.broken}" for path, c in checkpoint.left_out().items()]
     return said + [str(lack) for lack in lacks]
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dslaunch.deepspeed.activations import COMPARED
 from dslaunch.deepspeed.communication import Collective
-from dslaunch.deepspeed.estimate import Question, Recommendation, Row
+from dslaunch.deepspeed.estimate import GIVEN_BY, Question, Recommendation, Row
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
 from dslaunch.plural import counted
 
@@ -118,7 +119,7 @@ def _line(row: Row, *, wide: bool) -> Line:
         _gib(row.states.cpu),
         *(more if wide else ()),
         _gib(total(row)),
-        {"checkpointing": "ckpt"}.get(row.fits, row.fits) or "-",
+        {"checkpointing": "ckpt", "unknown": "?"}.get(row.fits, row.fits),
         " ".join(row.faults),
     )
 
@@ -147,9 +148,18 @@ def notes(question: Question, rows: Sequence[Row]) -> list[str]:
     said += [f"{letter}: DeepSpeed's estimate {FAULTS[letter]}" for letter in used]
     if any(row.fits == "checkpointing" for row in rows):
         said.append("ckpt: fits with activation checkpointing, and ALL is with it")
+    if question.sized.partial:
+        said.append(
+            "Only the text part of this model is counted: no rule knows its other parts. --meta "
+            "counts all of it."
+        )
+    missing = sorted({GIVEN_BY[name] for row in rows for name in row.unknown})
+    if missing:
+        said.append(f"?: not known whether it fits without {', '.join(missing)}")
     if question.sized.shape is None:
         said.append(
-            "Activations are left out: their size needs the model's shape, from a config.json."
+            "Activations are left out: their size needs the shape of a dense model over text, "
+            "from its config.json."
         )
     else:
         batch = question.batch
@@ -157,6 +167,12 @@ def notes(question: Question, rows: Sequence[Row]) -> list[str]:
             f"Activations: micro-batch {batch.micro} of {batch.sequence} tokens, "
             f"{batch.attention} attention, no dropout."
         )
+        family = question.sized.family
+        if family and family not in COMPARED:
+            said.append(
+                f"Activations of {family} models are approximate: they were not compared with "
+                "what a training keeps."
+            )
     if question.limits.gpu is not None or question.limits.cpu is not None:
         left = f"{question.limits.headroom:.0%}"
         said.append(f"What fits leaves {left} of the memory for CUDA, NCCL and fragmentation.")
@@ -205,7 +221,11 @@ def as_data(
     if advice.row is not None:
         chosen = {**_strategy(advice.row.strategy), "checkpointing": advice.checkpointing}
     return {
-        "model": {**asdict(question.sized.model), "source": question.sized.source},
+        "model": {
+            **asdict(question.sized.model),
+            "source": question.sized.source,
+            "partial": question.sized.partial,
+        },
         "machines": asdict(question.machines),
         "settings": asdict(question.settings),
         "limits": asdict(question.limits),
@@ -213,7 +233,13 @@ def as_data(
         "unit": "bytes; gpu per GPU, cpu and nvme per node",
         "strategies": [_row(row) for row in rows],
         "faults": FAULTS,
-        "recommendation": {"strategy": chosen, "text": advice.text},
+        "recommendation": {
+            "strategy": chosen,
+            "text": advice.text,
+            "outcome": advice.outcome,
+            "missing": list(advice.missing),
+            "micro_batch": advice.micro_batch,
+        },
         "by_nodes": {str(n): [_brief(row) for row in same] for n, same in (grid or {}).items()},
     }
 
@@ -226,7 +252,7 @@ def _strategy(strategy: Strategy) -> dict[str, Any]:
 def _brief(row: Row) -> dict[str, Any]:
     keys = ("gpu", "gpu_checkpointed", "cpu", "nvme", "seconds")
     numbers = {key: getattr(row, key) for key in keys}
-    return {**_strategy(row.strategy), **numbers, "fits": row.fits or None}
+    return {**_strategy(row.strategy), **numbers, "fits": row.fits, "unknown": row.unknown}
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -244,5 +270,6 @@ def _row(row: Row) -> dict[str, Any]:
         "nvme": row.nvme,
         "communication": [asdict(each) for each in row.moved],
         "seconds": row.seconds,
-        "fits": row.fits or None,
+        "fits": row.fits,
+        "unknown": list(row.unknown),
     }

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from html import escape
 
 from dslaunch.deepspeed.estimate import Question, Recommendation, Row
 from dslaunch.deepspeed.memory import GIB
 from dslaunch.report.estimate import heading, text, total
+from dslaunch.report.markup import escaped
 
 BAR, STEP, LEFT, SPAN, RIGHT, TOP = 18, 30, 392, 420, 190, 64
 """Pixels: height of a bar, from bar to bar, room for names, for bars, for figures, for the head."""
@@ -51,11 +51,11 @@ def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> st
     body = [_bar(row, TOP + i * STEP, scale, row is advice.row) for i, row in enumerate(rows)]
     if limit:
         body.insert(0, _limit(limit, LEFT + limit * scale, TOP + len(rows) * STEP))
-    title = escape(heading(question).replace("\n", "; "))
+    title = escaped(heading(question).replace("\n", "; "))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="memory" role="img" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
-        f"<title>{title}</title><desc>{escape(_described(rows, advice))}</desc>"
+        f"<title>{title}</title><desc>{escaped(_described(rows, advice))}</desc>"
         f"<style>{_STYLE}</style><defs>{_LINES}</defs>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'
         f"{_text(16, 24, 'Memory of each GPU', 'head')}{_legend()}{''.join(body)}"
@@ -86,9 +86,12 @@ def _bar(row: Row, top: int, scale: float, chosen: bool) -> str:
                 f'width="{size * scale:.1f}" height="{BAR}"/>'
             )
         at += size * scale
-    fits = {"": "", "yes": ", fits", "no": ", does not fit", "checkpointing": ", checkpointed"}[
-        row.fits
-    ]
+    fits = {
+        "unknown": "",
+        "yes": ", fits",
+        "no": ", does not fit",
+        "checkpointing": ", checkpointed",
+    }[row.fits]
     label = _text(16, top + 14, name(row), "chosen" if chosen else "")
     return (
         label
@@ -124,17 +127,17 @@ def _described(rows: Sequence[Row], advice: Recommendation) -> str:
 
 def _text(x: float, y: float, words: str, kind: str = "") -> str:
     marked = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.0f}" y="{y:.0f}"{marked}>{escape(words)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}"{marked}>{escaped(words)}</text>'
 
 
 def page(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
     """An HTML page with the chart and the tables."""
-    title = escape(heading(question).splitlines()[0])
+    title = escaped(heading(question).splitlines()[0])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{title}</title><style>body{{font-family:system-ui,sans-serif;margin:2em}}"
         "pre{overflow-x:auto}</style></head><body>\n"
-        f"<h1>{title}</h1>\n<p><strong>{escape(advice.text)}</strong></p>\n"
+        f"<h1>{title}</h1>\n<p><strong>{escaped(advice.text)}</strong></p>\n"
         f"{chart(question, rows, advice)}"
-        f"<pre>{escape(text(question, rows, advice, width=150))}</pre>\n</body></html>\n"
+        f"<pre>{escaped(text(question, rows, advice, width=150))}</pre>\n</body></html>\n"
     )

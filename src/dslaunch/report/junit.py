@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 
 from dslaunch.preflight.check import Finding
 from dslaunch.preflight.judge import Report
+from dslaunch.terminal import visible
 
-# XML 1.0, 2.2: these may stand in no document, also not as references
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[\ufffe\uffff]")
+"""XML 1.0, 2.2: beside control characters, which are spelled out, these may stand in no document,
+also not as references."""
 
 
 def as_junit(report: Report) -> str:
@@ -20,7 +22,7 @@ def as_junit(report: Report) -> str:
     cases = list(_cases(report))
     suite = ElementTree.Element(
         "testsuite",
-        name=f"preflight of {report.scope.cluster.name}",
+        name=_clean(f"preflight of {report.scope.cluster.name}"),
         tests=str(len(cases)),
         failures=str(_count(cases, "failure")),
         errors=str(_count(cases, "error")),
@@ -41,7 +43,9 @@ def _count(cases: list[ElementTree.Element], kind: str) -> int:
 def _cases(report: Report) -> Iterator[ElementTree.Element]:
     for finding in report.findings:
         for host in finding.hosts:
-            case = ElementTree.Element("testcase", classname=host, name=finding.check)
+            case = ElementTree.Element(
+                "testcase", classname=_clean(host), name=_clean(finding.check)
+            )
             kind = {"fail": "failure", "unknown": "error", "skip": "skipped"}.get(finding.level)
             if kind is not None:
                 ElementTree.SubElement(case, kind, message=_clean(finding.found)).text = _words(
@@ -63,4 +67,4 @@ def _words(finding: Finding) -> str:
 
 
 def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", visible(text))

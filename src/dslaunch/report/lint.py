@@ -10,24 +10,26 @@ from typing import Any
 
 from dslaunch.lint import ORDER, Level, Remark
 from dslaunch.plural import counted
+from dslaunch.terminal import one_line
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _SARIF_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "info": "note"}
 _GITHUB_LEVELS: dict[Level, str] = {"error": "error", "warning": "warning", "info": "notice"}
 
 
-def as_text(remarks: Sequence[Remark]) -> str:
-    """Each remark as `file:line:column: level: path: message`, with its fix and source below;
-    then how many there are. Nothing is left out; what is no letter of a line, such as a line end in
-    a key, is spelt."""
+def as_text(remarks: Sequence[Remark], ignored: int = 0) -> str:
+    """Each remark as `file:line:column: level: path: message [rule]`, with its fix and source
+    below; then how many there are, and how many were `ignored`. What is no letter of a line, such
+    as a line end in a key, is spelt."""
     lines = [line for remark in remarks for line in _lines(remark)]
-    return "\n".join([*lines, summary(remarks)]) + "\n"
+    total = summary(remarks) + (f" ({ignored} ignored)" if ignored else "")
+    return "\n".join([*lines, total]) + "\n"
 
 
 def _lines(remark: Remark) -> list[str]:
     below = (("fix", remark.fix), ("source", remark.source))
-    head = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(remark))
-    return [head, *(f"    {name}: {words}" for name, words in below if words)]
+    head = one_line(f"{remark} [{remark.rule}]")
+    return [head, *(f"    {name}: {one_line(words)}" for name, words in below if words)]
 
 
 def summary(remarks: Sequence[Remark]) -> str:
@@ -78,7 +80,7 @@ def _sarif(remark: Remark, rules: Sequence[str]) -> dict[str, Any]:
 def _uri(file: str) -> str:
     from urllib.parse import quote
 
-    return quote(file)
+    return quote(file, errors="surrogateescape")
 
 
 def as_github(remarks: Sequence[Remark]) -> str:

@@ -14,17 +14,17 @@ from dslaunch.launch.plan import Decision, Plan
 from dslaunch.plural import counted
 from dslaunch.report.outlet import Outlet, leave_if_unread
 from dslaunch.run.events import Event, Line
-from dslaunch.run.lines import without_colour
 from dslaunch.run.outcome import Outcome
+from dslaunch.terminal import one_line, without_color
 
 BAR = "│"
 NOTICES = {
     "away": "{host}: {text}; trying to reach it again",
     "back": "{host}: connected again after {text}, nothing was missed",
     "restarting": "{text}",
+    "noticed": "{text} received and sent to all ranks",
 }
 """What people are told of events that are no ending, at once."""
-_ERASE = "\r\x1b[K"
 _ROOM = 3
 """Columns that a progress line leaves free, so that the terminal's `^C` fits behind it."""
 
@@ -103,9 +103,9 @@ class TerminalScreen:
         chosen = self.ranks is None or line.rank in self.ranks
         if self.quiet or self.ending or not chosen:
             return
-        text = line.text if self.colour else without_colour(line.text)
+        text = line.text if self.colour else without_color(line.text)
         target = self.out if line.stream == "stdout" else self.err
-        self._write(target, f"{prefix(line)}{text}\n")
+        self._write(target, f"{prefix(line)}{text}\n", colors=self.colour)
 
     @property
     def unseen(self) -> bool:
@@ -117,10 +117,10 @@ class TerminalScreen:
         self.progress.note(event)
         if event.kind == "stopping" and not self.quiet:
             self.ending, self.stopping = "interrupted" not in (event.text or ""), True
-            self._write(self.err, f"dslaunch: {event.text}; ending all nodes\n")
+            self._write(self.err, f"dslaunch: {one_line(str(event.text))}; ending all nodes\n")
         elif event.kind in NOTICES and not self.quiet:
             text = NOTICES[event.kind].format(host=event.host, text=event.text)
-            self._write(self.err, f"dslaunch: {text}\n")
+            self._write(self.err, f"dslaunch: {one_line(text)}\n")
         if event.kind == "restarting":
             self.ending = self.stopping = False
         self._redraw()
@@ -150,18 +150,18 @@ class TerminalScreen:
         for what, command in rows:
             self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
 
-    def _write(self, target: Outlet, text: str) -> None:
+    def _write(self, target: Outlet, text: str, *, colors: bool = False) -> None:
         self._erase()
-        target.write(text)
+        target.write(text, colors=colors)
         self._redraw()
 
     def _erase(self) -> None:
         if self.live:
-            self.err.write(_ERASE)
+            self.err.redraw("")
 
     def _redraw(self) -> None:
         if self.live and not self.stopping and not self.progress.complete:
-            self.err.write(f"{_ERASE}{str(self.progress)[: self.width() - _ROOM]}")
+            self.err.redraw(one_line(str(self.progress))[: self.width() - _ROOM])
 
 
 class JsonScreen:
@@ -173,7 +173,7 @@ class JsonScreen:
 
     def line(self, line: Line) -> None:
         """A line of output."""
-        self._write({"kind": "output"} | asdict(line))
+        self._write({"kind": "output"} | line.as_dict())
 
     @property
     def unseen(self) -> bool:
@@ -195,8 +195,7 @@ class JsonScreen:
 
     def outcome(self, outcome: Outcome, directory: Path) -> None:
         """How it ended."""
-        cause = outcome.cause.as_dict() if outcome.cause else None
-        self._write({"kind": "outcome"} | asdict(outcome) | {"cause": cause})
+        self._write({"kind": "outcome"} | outcome.as_dict())
         leave_if_unread(self.out)
 
     def _write(self, value: object) -> None:
@@ -204,15 +203,17 @@ class JsonScreen:
 
 
 def prefix(line: Line) -> str:
-    """`node01:3│`, or `node01│` for what the node's launcher itself says."""
-    return f"{line.host}{BAR}" if line.rank is None else f"{line.host}:{line.rank}{BAR}"
+    """`node01:3│`, or `node01│` for what the node's launcher itself says; `12_3 node01:3│` for a
+    task of a SLURM array."""
+    host = one_line(f"{line.task} {line.host}" if line.task else line.host)
+    return f"{host}{BAR}" if line.rank is None else f"{host}:{line.rank}{BAR}"
 
 
 def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -> list[str]:
     """One row per decision: what, value, why; with `columns`, continued where they end."""
     width = max([10, *(len(d.what) for d in decisions)])
     rows = [
-        f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})"
+        one_line(f"  {d.what:<{width}} {d.value}  ({'assumed: ' if d.assumed else ''}{d.why})")
         for d in decisions
     ]
     if columns is None:
@@ -230,28 +231,69 @@ def decision_rows(decisions: tuple[Decision, ...], columns: int | None = None) -
 def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int = 80) -> list[str]:
     """How a run ended: the cause, what it wrote last, what to do, what may be left."""
     if outcome.status == "ok" and not outcome.left and not outcome.unconfirmed:
-        return [] if brief else [f"dslaunch: {outcome.message}"]
-    rows = [f"dslaunch: {outcome.message}"]
+        return [] if brief else [f"dslaunch: {one_line(outcome.message)}"]
+    rows = [f"dslaunch: {one_line(outcome.message)}"]
     if outcome.last_lines and outcome.cause is not None:
         rows.append("  it wrote last:")
-        rows += [f"    {without_colour(text)}" for text in outcome.last_lines]
+        rows += [f"    {_last_line(text)}" for text in outcome.last_lines]
     if outcome.what:
-        rows.append(f"  reason: {outcome.what}")
+        rows.append(f"  reason: {one_line(outcome.what)}")
     if outcome.hint:
-        rows.append(f"  hint: {outcome.hint}")
+        rows.append(f"  hint: {one_line(outcome.hint)}")
+    if outcome.alike:
+        rows.append(f"  the same on {counted(len(outcome.alike), 'more rank')}: {_ranks(outcome)}")
     if outcome.victims:
         more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
-        rows.append(f"  because of it also {outcome.victims[0]}{more}")
+        rows.append(f"  because of it also {one_line(outcome.victims[0])}{more}")
     if outcome.stacks:
         from dslaunch.report import stacks
 
         page = stacks.page(stacks.fold(outcome.stacks), width - 2)
         rows += [f"  {line}" for line in page.splitlines()]
+    rows += _left_rows(outcome)
+    logs = directory / "logs"
+    kept = not outcome.jobs or logs.is_dir()  # a job that was attached to has its output alone
+    return [*filter(None, rows), *([f"  logs: {logs}"] if kept else [])]
+
+
+def _left_rows(outcome: Outcome) -> list[str]:
+    """What is left on the nodes, as far as they were asked."""
+    rows = []
     if outcome.left:
         rows.append(f"  could not be ended: {', '.join(outcome.left)}")
     if outcome.unconfirmed:
         hosts = ", ".join(outcome.unconfirmed)
         rows.append(f"  not confirmed that nothing is left on: {hosts}")
-    else:
-        rows.append("  nothing of the run is left on any node" if not outcome.left else "")
-    return [*filter(None, rows), f"  logs: {directory / 'logs'}"]
+        rows.append(
+            "  hint: `dslaunch clean` ends and removes what is left there; the next run on a"
+        )
+        rows.append("    node removes what is certainly over")
+    elif outcome.nodes_checked and not outcome.left:
+        rows.append("  nothing of the run is left on any node")
+    return rows
+
+
+def _ranks(outcome: Outcome) -> str:
+    """Return the ranks that failed like the first, by node: `1-3 on n1, 4 on n2`."""
+    by_host: dict[str, list[int]] = {}
+    for host, rank in outcome.alike:
+        if rank is not None:
+            by_host.setdefault(host, []).append(rank)
+    told = (f"{_ranges(ranks)} on {one_line(host)}" for host, ranks in by_host.items())
+    return ", ".join(told)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return numbers as ranges: `0-2,5`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+
+
+def _last_line(text: str) -> str:
+    """Return a line that a rank wrote, without its colors; tabs are shown as they are."""
+    return "\t".join(map(one_line, without_color(text).split("\t")))

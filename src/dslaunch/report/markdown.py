@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
@@ -9,8 +10,12 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.preflight.check import Finding
 from dslaunch.preflight.judge import Report
 from dslaunch.report.preflight import summary
+from dslaunch.terminal import one_line
 
 BAD = ("fail", "warn", "unknown")
+_MARKUP = re.compile(r"[\\`*_\[\]<>|&~$]")
+_LINKED = re.compile(r"@(?=\w)|#(?=[0-9])|:(?=//)|(?i:GH-(?=[0-9])|www(?=\.))")
+"""What GitHub would make a mention, a reference or a link of; an empty comment prevents it."""
 
 
 def as_markdown(report: Report) -> str:
@@ -18,11 +23,12 @@ def as_markdown(report: Report) -> str:
     when = datetime.fromtimestamp(report.facts.time, UTC).strftime("%Y-%m-%d %H:%M UTC")
     bad = [f for f in report.findings if f.level in BAD]
     rest = [f for f in report.findings if f.level not in BAD]
-    lines = [f"### Preflight of `{report.scope.cluster.name}`, {when}", "", summary(report), ""]
+    name = one_line(report.scope.cluster.name).replace("`", "'")
+    lines = [f"### Preflight of `{name}`, {when}", "", summary(report), ""]
     lines += _table(bad) if bad else []
     for finding in bad:
         if finding.fix:
-            lines.append(f"- **{finding.check}**: {_text(finding.fix)}")
+            lines.append(f"- **{_text(finding.check)}**: {_text(finding.fix)}")
     if rest:
         lines += [
             "",
@@ -45,7 +51,7 @@ def _table(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def _text(words: str) -> str:
-    """Words that stand in one cell as they are."""
-    for character in "\\`*_[]<>|":
-        words = words.replace(character, f"\\{character}")
-    return " ".join(words.split())
+    """Return words as one cell that shows them and holds no markup, link or mention."""
+    shown = one_line(" ".join(words.split()))
+    escaped = _MARKUP.sub(r"\\\g<0>", shown)
+    return _LINKED.sub(r"\g<0><!-- -->", escaped)

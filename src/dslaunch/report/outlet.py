@@ -6,13 +6,20 @@ import signal
 from collections.abc import Callable
 from typing import TextIO
 
+from dslaunch.terminal import colored, visible
+
+ERASE = "\r\x1b[K"
+"""Moves to the beginning of the terminal's line and clears it."""
 UNREAD = 141
 """128 + SIGPIPE: how a shell tells of a program whose reader went away."""
 
 
 class Outlet:
     """A stream that may fail. A full disk costs what is written there, never the run; a reader that
-    goes away ends the run, as a terminal does that is closed."""
+    goes away ends the run, as a terminal does that is closed.
+
+    Control characters in what is written are spelled out: nodes chose much of it.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -24,8 +31,15 @@ class Outlet:
         """Whether it is a terminal."""
         return self.file.isatty()
 
-    def write(self, text: str) -> None:
-        """Write at once, unless it has failed before."""
+    def write(self, text: str, *, colors: bool = False) -> None:
+        """Write at once, unless it has failed before; with `colors` the text's own are kept."""
+        self._write(colored(text) if colors else visible(text))
+
+    def redraw(self, text: str) -> None:
+        """Replace the terminal's last line, which is not ended, by this one."""
+        self._write(f"{ERASE}{visible(text)}")
+
+    def _write(self, text: str) -> None:
         if self.failure is not None:
             return
         try:

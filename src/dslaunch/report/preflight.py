@@ -14,7 +14,9 @@ from dslaunch.plural import counted
 from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
+from dslaunch.report.outlet import ERASE
 from dslaunch.report.width import columns
+from dslaunch.terminal import PLAIN, one_line
 
 WORDS: Mapping[Level, str] = {
     "fail": "FAIL",
@@ -30,7 +32,6 @@ COLOURS: Mapping[Level, str] = {
     "unknown": "\x1b[35m",
     "pass": "\x1b[32m",
 }
-PLAIN = "\x1b[0m"
 
 
 def rows(report: Report, width: int | None, *, every: bool, colour: bool) -> Iterator[str]:
@@ -56,7 +57,8 @@ def finding_rows(finding: Finding, name: int, width: int | None, *, colour: bool
             yield from _wrapped(f"{what}: {words}", width, " " * (name + 8), " " * (name + 13))
 
 
-def _wrapped(text: str, width: int | None, first: str, further: str) -> list[str]:
+def _wrapped(words: str, width: int | None, first: str, further: str) -> list[str]:
+    text = one_line(words)
     if width is None:
         return [first + text]
     room = max(width, len(further) + 30)
@@ -125,13 +127,13 @@ class Progress:
         with self.lock:
             self.stage[host] = stage
             if self.live:
-                self.err.write(f"\r\x1b[K{str(self)[: columns(self.err) - 3]}")
+                self.err.write(f"{ERASE}{one_line(str(self))[: columns(self.err) - 3]}")
                 self.err.flush()
 
     def end(self) -> None:
         """Take the line away."""
         if self.live:
-            self.err.write("\r\x1b[K")
+            self.err.write(ERASE)
             self.err.flush()
 
     def __str__(self) -> str:

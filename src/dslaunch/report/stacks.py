@@ -14,6 +14,7 @@ from typing import Any
 
 from dslaunch.plural import counted
 from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
+from dslaunch.terminal import one_line
 
 Member = tuple[str, int]
 """Host and rank."""
@@ -22,13 +23,12 @@ Told = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 _STATES = {"D": "in the kernel, cannot be interrupted", "T": "stopped", "t": "held by a debugger"}
 _HIDDEN = re.compile(
-    r"<frozen (?:runpy|importlib\b.*)>|(?:^|/)runpy\.py|torch/utils/_contextlib\.py"
+    r"<frozen (?:runpy|importlib\b[^<>]*)>|(?:^|/)runpy\.py|torch/utils/_contextlib\.py"
     r"|torch/distributed/c10d_logger\.py|multiprocessing/(?:process|spawn|forkserver)\.py"
 )
 """Files whose frames start programs or decorate functions, and say nothing of their own."""
 _THREAD_START = ("_bootstrap", "_bootstrap_inner", "run")
-_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
-_UNPRINTABLE = re.compile(r"[^ -~\u00a0-\ud7ff\ue000-\U0010ffff]")
+_LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+t?)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +236,15 @@ def _section(group: Group, width: int) -> list[str]:
 
 def _other(other: Others, group: Group, width: int) -> list[str]:
     where = "" if other.members == group.members else f" of {who(other.members)}"
-    title = f"  thread {_clean(other.thread.name) or 'without a name'}{where}:"
+    title = f"  thread {one_line(other.thread.name) or 'without a name'}{where}:"
     rows = textwrap.wrap(title, width, subsequent_indent="    ")
     return [*rows, *(f"  {row}" for row in _rows(other.thread, (), width - 2))]
 
 
 def _head(group: Group) -> str:
     """`ranks 0-5,7 on node[1-3] wait: collective`."""
-    whose = f"{group.count} x {_clean(group.command)}, below " if group.command else ""
-    what = f": {_clean(group.note)}" if group.note else ""
+    whose = f"{group.count} x {one_line(group.command)}, below " if group.command else ""
+    what = f": {one_line(group.note)}" if group.note else ""
     if not what and group.main.wait is not None:
         one = max(len(group.members), group.count) == 1
         what = f" {'waits' if one else 'wait'}: {group.main.wait.kind}"
@@ -253,7 +253,7 @@ def _head(group: Group) -> str:
 
 def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
     """One row per frame: function, place, and at the one that waits, for what."""
-    names = [_clean(frame.function) for frame in thread.frames]
+    names = [one_line(frame.function) for frame in thread.frames]
     column = min(max(map(len, names), default=0), max(width // 3, 12))
     rows = []
     for index, (frame, name) in enumerate(zip(thread.frames, names, strict=True)):
@@ -262,7 +262,7 @@ def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
         tail = f":{_spans(seen)}" if any(seen) else ""
         end = f"{tail}  <- {mark}" if mark else tail
         room = width - 6 - column - len(end)
-        place = _from_the_end(_clean(_short(frame.file)), room)
+        place = _from_the_end(one_line(_short(frame.file)), room)
         sign = ">" if mark else " "
         rows.append(f"  {sign} {_cut(name, column):<{column}}  {place}{end}")
     return rows
@@ -271,11 +271,6 @@ def _rows(thread: Thread, lines: tuple[int, ...], width: int) -> list[str]:
 def _short(file: str) -> str:
     """A path less what comes before the package that it is in."""
     return _LIBRARY.sub("", file)
-
-
-def _clean(text: str) -> str:
-    """A text that cannot disturb a terminal."""
-    return _UNPRINTABLE.sub("?", text)
 
 
 def _cut(text: str, room: int) -> str:

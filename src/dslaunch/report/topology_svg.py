@@ -7,8 +7,8 @@ drawing's description for those who cannot see it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 
+from dslaunch.report.markup import escaped
 from dslaunch.topology.model import Gpu, Nic, Topology
 from dslaunch.topology.shape import DIRECT, islands, linked, mesh, model, nearest, summary
 
@@ -60,8 +60,8 @@ def drawing(topology: Topology, name: str = "") -> str:
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" class="wiring" role="img" '
         f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title><desc>{escape(_told(topology))}</desc>"
+        f'aria-label="{escaped(title)}">'
+        f"<title>{escaped(title)}</title><desc>{escaped(_told(topology))}</desc>"
         f"<style>{_STYLE}</style>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>'
         f"{_words(EDGE, 34, name or 'node', 'head')}{_words(EDGE, 56, summary(topology))}"
@@ -101,7 +101,7 @@ def _ordered(topology: Topology) -> list[Gpu]:
 
 def _words(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
     named = f' class="{style}"' if style else ""
-    return f'<text x="{x:g}" y="{y:g}"{named} text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}"{named} text-anchor="{anchor}">{escaped(text)}</text>'
 
 
 def _box(x: float, y: int, style: str, lines: list[str]) -> str:

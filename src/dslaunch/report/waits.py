@@ -27,6 +27,8 @@ OTHERS = ("collective", "store", "network")
 """Waits that end when somebody else does something: these ranks are seldom the cause."""
 IDLE = ("lock", "queue", "I/O", "sleep")
 """Waits that mean nothing in a helper thread: it has no work."""
+LONGEST = 500
+"""Characters of a name, and of the end of a path, that are looked at."""
 NEAR = 12
 """Frames, the innermost first, among which the one that waits is sought."""
 
@@ -77,8 +79,8 @@ def wait(frames: Sequence[Frame], state: str = "", syscall: str = "") -> Wait | 
     """
     for kind, file, function in _RULES:
         for index, frame in enumerate(frames[:NEAR]):
-            name = frame.function.rpartition(".")[2]
-            if file.search(frame.file) and function.fullmatch(name):
+            name = frame.function.rpartition(".")[2][:LONGEST]
+            if file.search(frame.file[-LONGEST:]) and function.fullmatch(name):
                 return Wait(kind, index)
     if state == "D":
         return Wait("the kernel, not to be interrupted", 0 if frames else None)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from dslaunch.transport import program
 
 MODULES = (
-    *("paths", "frames", "processes", "keeping", "files", "interfaces", "network", "pieces"),
-    *("shards", "probe", "postmortem", "streams", "journal", "client", "bridge", "wire", "links"),
-    *("activity", "doing", "stacks", "redact", "ranks", "agent", "guardian"),
+    *("paths", "frames", "cgroup", "peer", "processes", "private", "directories", "keeping"),
+    *("below", "files", "interfaces", "network", "pieces", "torchfile", "shards", "accelerators"),
+    *("probe", "postmortem", "streams"),
+    *("journal", "client", "bridge", "wire", "links", "activity", "doing", "stacks", "spellings"),
+    *("redact", "ranks", "agent", "guardian"),
 )
 """The last one has the `main`."""
-NO_AGENT = 3
-"""Exit code when an agent was to be joined that is not there."""
+NO_AGENT, STOPPED = 3, 4
+"""Exit codes when an agent was to be joined that is not there, or was stopped (and is awake now);
+see `node/guardian.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +31,13 @@ class Agent:
     """In which a launcher that is gone may come back before the run is ended."""
 
 
-def boot_text(agent: Agent, *, join: bool = False) -> bytes:
+def boot_text(agent: Agent, *, join: bool = False, hold: bool = False) -> bytes:
     """What the shell line of `transport.program` reads.
 
-    It starts the agent, or with `join` finds the one that is there.
+    It starts the agent, or with `join` finds the one that is there; with `hold` for the launcher
+    of its run.
     """
     times = {"silence": agent.silence, "reconnect": agent.reconnect}
     arguments = {"run": agent.run, "host": agent.host, "times": times, "join": join}
+    arguments["hold"] = hold
     return program.text(MODULES, arguments)

@@ -7,15 +7,16 @@ import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
-from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_path
+from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
 from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.protocol.checkpoints import Survey
+from dslaunch.protocol.queries import NONCE_READ, NONCE_REMOVE, NONCE_WRITE
 from dslaunch.run.places import LONG, NodePlace, Place, PlaceError, result, survey
-from dslaunch.run.reach import Reached, ask
+from dslaunch.run.reach import Reached, answer_of, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
 
 
@@ -29,12 +30,6 @@ class Holdings:
     checkpoints: list[Checkpoint]
     failures: Mapping[str, NodeFailure]
     """The nodes that did not answer."""
-    ranks: Mapping[str, Any]
-    """Place -> the rank map that a run left there."""
-
-    def path(self, copied: Copy) -> str:
-        """Where a file is, absolute."""
-        return posixpath.join(self.paths[copied.host], copied.path)
 
 
 def look(places: Sequence[NodePlace], reached: Reached, directory: str) -> Holdings:
@@ -51,27 +46,39 @@ def look_here(place: Place, directory: str) -> Holdings:
 
 def _holdings(
     places: Sequence[Place],
-    told: Mapping[str, Any],
+    told: Mapping[str, Survey],
     offsets: Mapping[str, float],
     failures: Mapping[str, NodeFailure],
 ) -> Holdings:
-    if any(c["tag"] == "." for survey in told.values() for c in survey["checkpoints"]):
-        where = next(iter(told.values()))["path"]
-        raise UsageError(
-            f"{where} is the directory of one checkpoint",
-            hint="name the one above it, in which `latest` is, and the checkpoint with --tag",
-        )
+    itself = _refuse_one_checkpoint(told)
+    usable = {host: survey for host, survey in told.items() if host not in itself}
     return Holdings(
         {place.name: place for place in places},
-        {host: survey["path"] for host, survey in told.items()},
-        find(told, offsets),
-        failures,
-        {host: survey["ranks"] for host, survey in told.items()},
+        {host: survey.path for host, survey in usable.items()},
+        find(usable, offsets),
+        {**failures, **itself},
     )
+
+
+def _refuse_one_checkpoint(told: Mapping[str, Survey]) -> dict[str, NodeFailure]:
+    """The nodes on which the directory is itself a checkpoint's, while it is not on others.
+
+    Raises UsageError if it is wherever a checkpoint was found.
+    """
+    found = {host: survey for host, survey in told.items() if survey.checkpoints}
+    itself = [h for h, s in found.items() if any(part.tag == "." for part in s.checkpoints)]
+    if itself and len(itself) == len(found):
+        raise UsageError(
+            f"{found[itself[0]].path} is the directory of one checkpoint",
+            hint="name the one above it, in which `latest` is, and the checkpoint with --tag",
+        )
+    why = "here the directory is itself a checkpoint's, unlike on other nodes"
+    return {host: NodeFailure(host, "checkpoint", why) for host in itself}
 
 
 def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
     """Raise PreflightError, or NodeError for nodes that may have it, if a shard is nowhere."""
+    _refuse_left_out(checkpoint)
     missing = checkpoint.missing()
     if not missing:
         return
@@ -94,6 +101,18 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
     )
 
 
+def _refuse_left_out(checkpoint: Checkpoint) -> None:
+    """Raise PreflightError for files that cannot be copied: the copy would lack them silently."""
+    left = [f"{c.host}: {path} {c.broken}" for path, c in checkpoint.left_out().items()]
+    if left:
+        more = [f"and {len(left) - 10} more"] if len(left) > 10 else []
+        raise PreflightError(
+            "\n".join([f"{checkpoint.name} cannot be copied as a whole", *left[:10], *more]),
+            hint="below the checkpoint directory links are not followed, since others could make "
+            "them point to your private files; replace them by files, or remove them",
+        )
+
+
 def gather(
     checkpoint: Checkpoint, holdings: Holdings, target: Place, directory: str, tell: Tell
 ) -> Progress:
@@ -105,17 +124,24 @@ def gather(
     require(checkpoint, holdings)
     _refuse_mixed_up(checkpoint)
     transfers = [
-        _transfer(holdings, copied, target, posixpath.join(directory, path))
-        for path, copied in checkpoint.contents().items()
+        _transfer(holdings, copied, target, directory) for copied in checkpoint.contents().values()
     ]
     progress = copy(transfers, tell)
     write_latest(checkpoint, {target.name: target}, {target.name: directory})
     return progress
 
 
-def _transfer(holdings: Holdings, copied: Copy, target: Place, path: str) -> Transfer:
-    source = holdings.places[copied.host]
-    return Transfer(source, holdings.path(copied), target, path, copied.size, copied.mtime)
+def _transfer(holdings: Holdings, copied: Copy, target: Place, directory: str) -> Transfer:
+    return Transfer(
+        source=holdings.places[copied.host],
+        source_directory=holdings.paths[copied.host],
+        target=target,
+        target_directory=directory,
+        path=copied.path,
+        size=copied.size,
+        mtime=copied.mtime,
+        mode=copied.mode,
+    )
 
 
 def _refuse_mixed_up(checkpoint: Checkpoint) -> None:
@@ -146,7 +172,7 @@ def spread(
         raise NodeError(tuple(lost))
     contents = checkpoint.contents()
     transfers = [
-        _transfer(source, contents[path], targets.places[host], _at(targets, host, path))
+        _transfer(source, contents[path], targets.places[host], targets.paths[host])
         for placement in allocation.placements
         for host in [placement.node.host]
         for path in needed(checkpoint, placement)
@@ -158,17 +184,14 @@ def spread(
     return progress
 
 
-def _at(holdings: Holdings, host: str, path: str) -> str:
-    return posixpath.join(holdings.paths[host], path)
-
-
 def write_latest(
     checkpoint: Checkpoint, places: Mapping[str, Place], paths: Mapping[str, str]
 ) -> None:
     """Have `latest` name this checkpoint's tag at all these places."""
+    name = posixpath.normpath(posixpath.join(checkpoint.root, "latest"))
     asked = [
-        place.ask("text", posixpath.join(paths[h], checkpoint.root, "latest"), text=checkpoint.tag)
-        for h, place in places.items()
+        place.ask("text", paths[host], name=name, text=checkpoint.tag)
+        for host, place in places.items()
     ]
     for future in asked:
         result(future)
@@ -179,20 +202,31 @@ def write_ranks(
 ) -> None:
     """Leave the rank map beside the checkpoints."""
     text = json.dumps(ranks) + "\n"
-    asked = [place.ask("text", ranks_path(paths[h]), text=text) for h, place in places.items()]
-    for future in asked:
-        result(future)
+    for host, place in places.items():
+        directory, name = ranks_place(paths[host])
+        result(place.ask("text", directory, name=name, text=text))
 
 
 def read_through(checkpoint: Checkpoint, holdings: Holdings) -> dict[str, dict[str, str]]:
     """Read every byte of every shard where it lies: node -> path -> why it is broken."""
-    asked = {}
-    for host, place in holdings.places.items():
-        names = [p for p in checkpoint.shards for c in checkpoint.files[p] if c.host == host]
-        asked[host] = place.ask("check", holdings.paths[host], names=names)
+    names = {
+        host: [p for p in checkpoint.shards for c in checkpoint.files[p] if c.host == host]
+        for host in holdings.places
+    }
+    asked = {
+        host: place.ask("check", holdings.paths[host], names=names[host])
+        for host, place in holdings.places.items()
+        if names[host]
+    }
     said = {host: result(future, LONG) for host, future in asked.items()}
-    found = {host: {p: why for p, why in told.items() if why} for host, told in said.items()}
+    found = {host: _broken(names[host], told) for host, told in said.items()}
     return {host: broken for host, broken in found.items() if broken}
+
+
+def _broken(names: Sequence[str], told: Mapping[str, str | None]) -> dict[str, str]:
+    """Why each of these files is broken; one of which nothing is said counts as broken."""
+    said = {name: told.get(name, "not read") for name in names}
+    return {name: why for name, why in said.items() if why is not None}
 
 
 def prune(checkpoints: Sequence[Checkpoint], holdings: Holdings) -> int:
@@ -224,15 +258,16 @@ def check_apart(reached: Reached, directory: str) -> None:
     mark = f".dslaunch-{secrets.token_hex(8)}"
     names = {host: f"{mark}-{number}" for number, host in enumerate(reached.sessions)}
     for host, session in reached.sessions.items():
-        asked = session.ask(nonce_write={"paths": [directory], "name": names[host]})
-        written = result(asked)["nonce_write"]["value"][directory]
-        if written["error"]:
-            raise PlaceError(f"{host}: {written['path']}: {written['error']}")
-    seen = ask(reached, nonce_read={"paths": [directory], "names": list(names.values())})
+        asked = session.ask({NONCE_WRITE: {"paths": [directory], "name": names[host]}})
+        written = answer_of(host, asked)[NONCE_WRITE][directory]
+        if written.error:
+            raise PlaceError(f"{host}: {written.path}: {written.error}")
+    seen = ask(reached, {NONCE_READ: {"paths": [directory], "names": list(names.values())}})
     for host, session in reached.sessions.items():
-        session.ask(nonce_remove={"paths": [directory], "name": names[host]})
-    for host, answer in seen.items():
-        others = [h for h, n in names.items() if n in answer["nonce_read"]["value"][directory]]
+        session.ask({NONCE_REMOVE: {"paths": [directory], "name": names[host]}})
+    for host, answers in seen.items():
+        marks = answers[NONCE_READ][directory]
+        others = [other for other, name in names.items() if name in marks]
         if others != [host]:
             raise PlanError(
                 f"{directory} is shared by {fold(others)}",

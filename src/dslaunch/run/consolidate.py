@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import posixpath
+import re
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from importlib import resources
 from pathlib import Path
 
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.deepspeed.checkpoint import Checkpoint
+from dslaunch.deepspeed.loading import MORE, unknown
 from dslaunch.errors import DslaunchError, PreflightError, ToolMissingError
 from dslaunch.launch.command import Command, Word, activated, at_home
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.run.places import Place, result
+from dslaunch.protocol.checkpoints import Names, Room
+from dslaunch.run.places import LONG, Place, result
 from dslaunch.run.shards import SPARE, in_words
 
-CONVERTER = ("-W", "ignore::RuntimeWarning:runpy", "-m", "deepspeed.utils.zero_to_fp32")
+QUIET = ("-W", "ignore::RuntimeWarning:runpy")
 """Python warns that DeepSpeed imports its own converter first, which does no harm."""
+LAST_LINES, LONGEST_LINE = 50, 64 * 1024
+KEPT = re.compile(
+    r"(CONDA|CUDA|DS|HIP|LC|MKL|NUMEXPR|NVIDIA|OMP|ROCM|TORCH|VIRTUAL)_\w+|PYTHON\w+"
+    r"|HOME|LANG|LD_LIBRARY_PATH|LOGNAME|PATH|TERM|TMPDIR|TZ|USER"
+)
+"""Variables that the converter is started with. Others may be secrets."""
 FP32 = 4
 """Bytes of a parameter."""
 COPIES, ALWAYS = 2.2, 300 << 20
@@ -33,16 +47,16 @@ def memory_needed(checkpoint: Checkpoint) -> int | None:
 
 def check_room(checkpoint: Checkpoint, place: Place, output: str) -> None:
     """Raise PreflightError if memory or disk are too small for the conversion."""
-    room = result(place.ask("room", output))
+    room: Room = result(place.ask("room", output))
     need, params = memory_needed(checkpoint), checkpoint.header.params
     if need is None or params is None:
         return
     short = []
-    if room["memory"] is not None and need > room["memory"]:
-        short.append(f"{in_words(need)} of memory are needed, {in_words(room['memory'])} are there")
-    if FP32 * params + SPARE > room["free"]:
+    if room.memory is not None and need > room.memory:
+        short.append(f"{in_words(need)} of memory are needed, {in_words(room.memory)} are there")
+    if FP32 * params + SPARE > room.free:
         size = in_words(FP32 * params)
-        short.append(f"{room['path']} has {in_words(room['free'])} free, {size} are to be written")
+        short.append(f"{room.path} has {in_words(room.free)} free, {size} are to be written")
     if short:
         raise PreflightError(
             "\n".join(f"{place.name}: {why}" for why in short),
@@ -51,28 +65,85 @@ def check_room(checkpoint: Checkpoint, place: Place, output: str) -> None:
         )
 
 
-def command(python: Word, directory: Word, output: Word, tag: str, *, safetensors: bool) -> Command:
-    """The converter's command line."""
+def check_names(checkpoint: Checkpoint, place: Place, directory: str) -> None:
+    """Raise PreflightError for files that would call what they name when they are loaded.
+
+    The converter loads every file of the checkpoint's directory that is named as a shard, also
+    one that is not of this checkpoint.
+    """
+    loaded = checkpoint.loaded()
+    told: Mapping[str, Names] = result(place.ask("names", directory, names=list(loaded)), LONG)
+    wrong = [f"{place.name}: {path}: {why}" for path in loaded for why in _doubts(told.get(path))]
+    if wrong:
+        more = [f"and {len(wrong) - 20} more"] if len(wrong) > 20 else []
+        raise PreflightError(
+            "\n".join([f"{checkpoint.name} is not safe to load", *wrong[:20], *more]),
+            hint="to load such a file is to run what it names: whoever wrote it can make that any "
+            "program; if the training saves these objects itself, convert it with --trust",
+        )
+
+
+def _doubts(names: Names | None) -> list[str]:
+    if names is None:
+        return ["not looked into"]
+    found = [f"names {name}" for name in unknown(names.names)]
+    return found if names.error is None else [*found, names.error]
+
+
+def command(
+    python: Word, directory: Word, output: Word, tag: str, *, safetensors: bool, trust: bool
+) -> Command:
+    """The converter's command line; with `trust` it loads whatever the shards name."""
     form = ("--safe_serialization",) if safetensors else ()
-    return Command((python, *CONVERTER, directory, output, "--tag", tag, *form))
+    names = "" if trust else ",".join(sorted(MORE))
+    program = f"exec({_program()!r})"
+    converter = (python, *QUIET, "-c", program, names)
+    return Command((*converter, directory, output, f"--tag={tag}", *form))
+
+
+def _program() -> str:
+    """The text of the program that starts DeepSpeed's converter."""
+    return resources.files("dslaunch.node").joinpath("converter.py").read_text("utf-8")
 
 
 def convert_here(made: Command, say: Callable[[str], None]) -> None:
-    """Run the converter on this machine. Raises ToolMissingError or DslaunchError."""
+    """Run the converter on this machine, without network where the system allows that.
+
+    Raises ToolMissingError or DslaunchError.
+    """
     argv = made.expand({"HOME": str(Path.home())})
-    try:
-        done = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-    except OSError as error:
-        raise ToolMissingError(f"{argv[0]}: {error.strerror}", hint="name one: --python") from None
-    lines = []
+    environment = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
+    if shutil.which(argv[0]) is None:  # else `unshare` would be the one to miss it
+        raise ToolMissingError(f"{argv[0]}: no such program", hint="name one: --python")
+    done = subprocess.Popen(
+        [*_without_network(), *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        text=True,
+        errors="replace",
+    )
+    lines: deque[str] = deque(maxlen=LAST_LINES)
     with done:
         assert done.stdout is not None
-        for line in done.stdout:
+        while line := done.stdout.readline(LONGEST_LINE):
             lines.append(line.rstrip())
             say(line.rstrip())
     _judge(done.returncode, lines)
+
+
+def _without_network() -> tuple[str, ...]:
+    """The words before a command that take the network from it; none where the system has none."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return ()
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    words = (unshare, *user, "--net", "--")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        tried = subprocess.run([*words, "true"], capture_output=True, timeout=10, check=False)
+        return words if tried.returncode == 0 else ()
+    return ()
 
 
 def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str], None]) -> None:
@@ -82,12 +153,15 @@ def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str],
         connection = way.connect(node)
         channel = connection.start(f"exec {activated(made, node.activate).shell()} 2>&1")
         text = b""
+        lines: deque[str] = deque(maxlen=LAST_LINES)
         while piece := channel.read():
-            text += piece
-            *whole, text = text.split(b"\n")
+            *whole, text = (text + piece).split(b"\n")
+            if len(text) > LONGEST_LINE:
+                whole, text = [*whole, text], b""
             for line in whole:
-                say(line.decode(errors="replace").rstrip())
-        lines = [text.decode(errors="replace"), channel.stderr()]
+                lines.append(line.decode(errors="replace").rstrip())
+                say(lines[-1])
+        lines.extend([text.decode(errors="replace"), channel.stderr()])
         _judge(channel.wait(10), lines)
         channel.close()
         connection.close()
@@ -96,19 +170,24 @@ def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str],
 
 
 def node_command(
-    node: Node, place_path: str, output: str, tag: str, *, safetensors: bool
+    node: Node, place_path: str, output: str, tag: str, *, safetensors: bool, trust: bool
 ) -> Command:
     """The converter's command line on a node, with the job's interpreter."""
     return command(
-        interpreter(node), at_home(place_path), at_home(output), tag, safetensors=safetensors
+        interpreter(node),
+        at_home(place_path),
+        at_home(output),
+        tag,
+        safetensors=safetensors,
+        trust=trust,
     )
 
 
-def _judge(code: int | None, lines: list[str]) -> None:
+def _judge(code: int | None, lines: Collection[str]) -> None:
     if code == 0:
         return
-    last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    text = "\n".join(lines[-50:])
+    last = next((line for line in reversed([*lines]) if line.strip()), "it said nothing")
+    text = "\n".join(lines)
     if "No module named" in text and "deepspeed" in text:
         raise ToolMissingError(
             "the interpreter has no DeepSpeed, whose converter is used",

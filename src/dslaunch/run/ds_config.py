@@ -1,52 +1,126 @@
-"""What is wrong with the DeepSpeed config of a job that is about to start."""
+"""What is wrong with the DeepSpeed configs of a job that is about to start."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dslaunch.deepspeed.storage import find_config
+from dslaunch.deepspeed.storage import find_config, parse
+from dslaunch.errors import ConfigError, PlanError
 from dslaunch.launch.plan import Decision
+from dslaunch.run.source import read_small
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dslaunch.cluster.model import Allocation
     from dslaunch.launch.job import Job
     from dslaunch.lint import Remark
 
 
-def config_errors(job: Job, cwd: Path, allocation: Allocation) -> tuple[Remark, ...]:
-    """What DeepSpeed would ignore, or stop at, in the config among the arguments: the errors of
-    `dslaunch config lint`, for these ranks and arguments. None where there is no config here, or
-    where it cannot be read: that stops a start anyway."""
+def config_errors(
+    job: Job, cwd: Path, allocation: Allocation, more: Iterable[Path] = ()
+) -> tuple[Remark, ...]:
+    """What DeepSpeed would ignore, or stop at, in the config among the arguments and in `more`,
+    those that the code names: the errors of `dslaunch config lint`, for these ranks and arguments.
+
+    None for a config that is not here, or that cannot be read: that stops a start anyway.
+    """
     found = find_config(job.args)
-    path = cwd / found.path if found else None
-    if found is None or path is None or not path.is_file():
-        return ()
+    words = [word for word in job.args if isinstance(word, str)]
+    errors: list[Remark] = []
+    named = cwd / found.path if found else None
+    if found is not None and named is not None:
+        errors += _errors_of(named, found.path, allocation, words)
+    for path in more:
+        if path != named:
+            shown = path.relative_to(cwd) if path.is_relative_to(cwd) else path
+            remarks = _errors_of(path, str(shown), allocation, None)
+            errors += [remark for remark in remarks if not remark.path.startswith(SET_BY_CODE)]
+    return tuple(errors)
+
+
+SET_BY_CODE = ("train_", "gradient_accumulation_steps")
+"""What a program that reads a config often fills in before it gives it to DeepSpeed: not judged by
+the file that the code names. Nor is what the file lacks."""
+
+
+def _errors_of(
+    path: Path, name: str, allocation: Allocation, words: list[str] | None
+) -> list[Remark]:
+    """The errors of one config. `words`: the script's arguments; None: they say nothing of it."""
     from dslaunch.deepspeed.arguments import read
     from dslaunch.deepspeed.batch import parallelism
     from dslaunch.deepspeed.hardware import hardware_of
-    from dslaunch.deepspeed.lint import guess_reader, lint
+    from dslaunch.deepspeed.lint import lint
+    from dslaunch.deepspeed.lint import read as read_config
     from dslaunch.deepspeed.schema import table
     from dslaunch.deepspeed.subject import Subject
-    from dslaunch.deepspeed.text import parse
-    from dslaunch.errors import ConfigError
 
-    words = [word for word in job.args if isinstance(word, str)]
     try:
-        document = parse(path.read_text("utf-8"), found.path)
+        document, reader = read_config(path.read_text("utf-8"), name, words=words or ())
     except (ConfigError, OSError, UnicodeDecodeError):
-        return ()
+        return []
     subject = Subject(
         document,
         table(),
-        guess_reader(document, words),
-        read(words),
+        reader,
+        read(words) if words is not None else None,
         parallelism(document.data, allocation.world_size),
         hardware_of(allocation),
     )
-    return tuple(remark for remark in lint(subject) if remark.level == "error")
+    found = [remark for remark in lint(subject) if remark.level == "error"]
+    return [remark for remark in found if words is not None or remark.path]
+
+
+def refuse(errors: tuple[Remark, ...]) -> None:
+    """Raise PlanError for a job whose config has errors."""
+    if not errors:
+        return
+    fixes = dict.fromkeys(error.fix for error in errors if error.fix)
+    places = (f"{error.file}:{error.line}:{error.column}" for error in errors)
+    lines = (
+        ": ".join(part for part in (place, error.path, error.message) if part)
+        for place, error in zip(places, errors, strict=True)
+    )
+    raise PlanError("\n".join(lines), hint="\n".join([*fixes, "or start it as it is: --force"]))
+
+
+def offloads_to_host(job: Job, cwd: Path, more: Iterable[Path] = ()) -> bool:
+    """Whether the config among the arguments, or one of `more`, those that the code names,
+    keeps states in the nodes' memory.
+
+    No config here, or one that cannot be read, counts as no.
+    """
+    found = find_config(job.args)
+    named = (cwd / found.path,) if found else ()
+    return any(_offloads(path) for path in (*named, *more))
+
+
+def _offloads(path: Path) -> bool:
+    """The deprecated key `cpu_offload` still does the same (DeepSpeed 0.19.8,
+    runtime/zero/config.py)."""
+    text = read_small(path)
+    if text is None:
+        return False
+    try:
+        zero = parse(text, path.name).get("zero_optimization")
+    except ConfigError:
+        return False
+    if not isinstance(zero, dict):
+        return False
+    sections = (zero.get("offload_optimizer"), zero.get("offload_param"))
+    devices = [section.get("device") for section in sections if isinstance(section, dict)]
+    return "cpu" in devices or zero.get("cpu_offload") is True
 
 
 def warnings(errors: tuple[Remark, ...]) -> tuple[Decision, ...]:
-    """Them among a plan's decisions."""
-    return tuple(Decision("warning", str(error), error.fix or error.rule) for error in errors)
+    """Them among a plan's decisions, where the user starts the job all the same."""
+    return tuple(
+        Decision(
+            "warning",
+            f"{error.file}:{error.line}: {error.path}: {error.message}",
+            f"started with --force; {error.fix or error.rule}",
+        )
+        for error in errors
+    )

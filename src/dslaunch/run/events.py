@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from dslaunch.protocol.messages import Evidence
+
 Kind = Literal[
-    "connected", "started", "unstarted", "joined", "exit", "away", "back", "lost", "stopping",
-    "ending", "ended", "restarting",
+    "connected", "contained", "started", "unstarted", "joined", "exit", "away", "back", "lost",
+    "stopping", "ending", "ended", "restarting", "noticed",
 ]  # fmt: skip
 
 
@@ -27,14 +28,21 @@ class Event:
     pid: int | None = None
     asked: bool | None = None
     """An exit: it came after we had asked the node's processes to end."""
+    process: Literal["agent", "guardian"] | None = None
+    """Of a node that was lost or ends its part: which of our own processes somebody ended."""
     text: str | None = None
-    evidence: Mapping[str, Any] | None = None
+    trace: str | None = None
+    """The traceback of an agent that failed."""
+    evidence: Evidence | None = None
     """What the node found out about a rank that failed."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that say something, for JSON."""
+        """The fields that are set, for JSON."""
         pairs = ((name, getattr(self, name)) for name in self.__slots__)
-        return {name: value for name, value in pairs if value is not None}
+        found = {name: value for name, value in pairs if value is not None}
+        if self.evidence is not None:
+            found["evidence"] = self.evidence.model_dump(exclude_defaults=True)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +54,12 @@ class Line:
     rank: int | None
     stream: Literal["stdout", "stderr"]
     text: str
+    task: str = ""
+    """Of a SLURM array, such as `12_3`; empty: the run is no task."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields for JSON; `task` where there is one."""
+        found = asdict(self)
+        if not self.task:
+            del found["task"]
+        return found

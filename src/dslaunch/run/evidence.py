@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.launch.decide import master_addresses, ports_to_try
-from dslaunch.launch.facts import Dialled, Directory, Facts, Interface, NodeFacts, PortFact
+from dslaunch.launch.facts import (
+    Accelerators,
+    Dialled,
+    Directory,
+    Facts,
+    Interface,
+    NodeFacts,
+    PortFact,
+)
+from dslaunch.protocol import queries
+from dslaunch.protocol.queries import Answers
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import Source
 
+if TYPE_CHECKING:
+    from dslaunch.deepspeed.in_code import Named
+
 ANSWER_TIMEOUT = 30.0
 """Seconds for one round of questions; a node that takes longer has a hung disk or driver."""
 DIAL_TIMEOUT = 3.0
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +46,12 @@ class Inquiry:
     directories: tuple[str, ...]
     """Directories of which it is asked who shares them; made where they are missing."""
     source: Source | None
+    here: Path | None = None
+    """The directory of this machine that stands for the nodes' one with the job's files."""
+    configs: tuple[Named, ...] = ()
+    """The DeepSpeed configs that the job's code names."""
     before: str | None = None
     """The name that the agents of an earlier attempt had: what they left is ended."""
-
-
-Answers = dict[str, Any]
 
 
 def gather(inquiry: Inquiry, sessions: list[Session], interrupts: Interrupts) -> Facts:
@@ -46,37 +64,41 @@ def gather(inquiry: Inquiry, sessions: list[Session], interrupts: Interrupts) ->
     clocks = [session.measure_clock() for session in sessions]
     first = ask_all(
         [
-            session.ask(**_first_questions(inquiry, placement, marks, token))
+            session.ask(_first_questions(inquiry, placement, marks, token))
             for session, placement in zip(sessions, inquiry.allocation.placements, strict=True)
         ],
         sessions,
         interrupts,
     )
+    own_files = _own_files(inquiry, marks)
     addresses = _candidates(inquiry, first)
-    port = first[0]["listen"]["value"]["port"]
+    port = first[0][queries.LISTEN].port
     dial = {"addresses": addresses, "port": port, "token": token, "timeout": DIAL_TIMEOUT}
     read = {"paths": inquiry.directories, "names": marks}
-    questions: Answers = {"nonce_read": read} | ({"dial": dial} if port is not None else {})
-    second = ask_all([session.ask(**questions) for session in sessions], sessions, interrupts)
+    questions: dict[queries.Query[Any], Any] = {queries.NONCE_READ: read}
+    if port is not None:
+        questions[queries.DIAL] = dial
+    second = ask_all([session.ask(questions) for session in sessions], sessions, interrupts)
     for session, name in zip(sessions, marks, strict=True):
-        session.ask(nonce_remove={"paths": inquiry.directories, "name": name})
+        session.ask({queries.NONCE_REMOVE: {"paths": inquiry.directories, "name": name}})
     wait(clocks, ANSWER_TIMEOUT)
+    owner = dict(zip(marks, inquiry.allocation.hosts, strict=True))
     nodes = tuple(
-        _node_facts(session, marks, inquiry.allocation.hosts, before | after)
+        _node_facts(session, owner, before, after)
         for session, before, after in zip(sessions, first, second, strict=True)
     )
-    return Facts(nodes, _port(first[0]))
+    return Facts(nodes, _port(first[0]), own_files)
 
 
 def ask_all(
-    futures: list[Future[Any]],
-    sessions: list[Session],
+    futures: Sequence[Future[Value]],
+    sessions: Sequence[Session],
     interrupts: Interrupts,
     *,
     timeout: float = ANSWER_TIMEOUT,
-) -> list[Any]:
+) -> list[Value]:
     """Wait for every node's answer. Raises NodeError naming all that failed, Interrupted."""
-    interrupts.wait(futures, timeout)
+    interrupts.wait(list(futures), timeout)
     failures = []
     for session, future in zip(sessions, futures, strict=True):
         if not future.done():
@@ -90,68 +112,103 @@ def ask_all(
     return [future.result() for future in futures]
 
 
+def _own_files(inquiry: Inquiry, marks: Sequence[str]) -> tuple[str, ...]:
+    """The nodes whose marks appear in this machine's directory of the job."""
+    here = inquiry.here
+    if here is None:
+        return ()
+    pairs = zip(inquiry.allocation.hosts, marks, strict=True)
+    return tuple(host for host, mark in pairs if os.path.lexists(here / mark))
+
+
 def _first_questions(
     inquiry: Inquiry, placement: Placement, marks: list[str], token: str
-) -> Answers:
+) -> queries.Questions:
     master = inquiry.allocation.placements[0]
     write = {"paths": inquiry.directories, "name": marks[placement.node_rank]}
-    questions: Answers = {
-        "interfaces": None,
-        "gpus": None,
-        "resolve": [master.node.host],
-        "interpreter": placement.node.python or "python3",
-        "nonce_write": write,
+    questions: dict[queries.Query[Any], Any] = {
+        queries.INTERFACES: None,
+        queries.GPUS: None,
+        queries.ACCELERATORS: None,
+        queries.RESOLVE: [master.node.host],
+        queries.INTERPRETER: placement.node.python or "python3",
+        queries.NONCE_WRITE: write,
     }
     if inquiry.before is not None:
-        questions["clean"] = {"run": inquiry.before, "ended": False}
+        questions[queries.CLEAN] = {"run": inquiry.before, "ended": False}
     source = inquiry.source
     if source is not None:
         wanted = dict(source.digests) or ({source.script: ""} if source.script else {})
-        questions["files"] = {"root": source.remote, "digests": wanted}
+        questions[queries.FILES] = {"root": source.remote, "digests": wanted}
     if placement is master:
         # the token is as good a seed as any: new in each run, so that two runs seldom collide
         ports = ports_to_try(inquiry.cluster, int(token, 16))
-        questions["listen"] = {"ports": ports, "token": token}
+        questions[queries.LISTEN] = {"ports": ports, "token": token}
     return questions
 
 
 def _candidates(inquiry: Inquiry, first: list[Answers]) -> list[str]:
     master = inquiry.allocation.placements[0]
     host = master.node.host
-    resolved = [a for answers in first[1:] for a in answers["resolve"]["value"][host]]
+    resolved = [address for answers in first[1:] for address in answers[queries.RESOLVE][host]]
     return master_addresses(inquiry.cluster, master, _interfaces(first[0]), resolved)
 
 
+def _accelerators(answers: Answers) -> tuple[Accelerators, ...]:
+    told = answers.get(queries.ACCELERATORS) or {}
+    return tuple(Accelerators(vendor, each.devices, each.bus) for vendor, each in told.items())
+
+
 def _interfaces(answers: Answers) -> tuple[Interface, ...]:
-    return tuple(Interface(**fields) for fields in answers["interfaces"].get("value", ()))
+    told = answers.get(queries.INTERFACES) or ()
+    return tuple(
+        Interface(
+            name=each.name,
+            address=each.address,
+            loopback=each.loopback,
+            up=each.up,
+            speed=each.speed,
+            mtu=each.mtu,
+        )
+        for each in told
+    )
 
 
 def _port(answers: Answers) -> PortFact:
-    listening = answers["listen"]["value"]
-    return PortFact(listening["port"], tuple((t["port"], t["error"]) for t in listening["taken"]))
+    listening = answers[queries.LISTEN]
+    taken = tuple((each.port, each.error) for each in listening.taken)
+    return PortFact(listening.port, taken)
 
 
 def _node_facts(
-    session: Session, marks: list[str], hosts: tuple[str, ...], answers: Answers
+    session: Session, owner: Mapping[str, str], first: Answers, second: Answers
 ) -> NodeFacts:
+    """What one node said. `owner`: the node of each mark, in rank order."""
     hello = session.hello.result()
-    owner = dict(zip(marks, hosts, strict=True))
-    seen = answers["nonce_read"]["value"]
-    written = answers["nonce_write"]["value"]
-    dialled = answers.get("dial", {}).get("value", {})
+    seen = second[queries.NONCE_READ]
+    dialed = second.get(queries.DIAL) or {}
+    master = next(iter(owner.values()))
+    directories = tuple(
+        Directory(
+            asked=asked,
+            path=written.path,
+            error=written.error,
+            seen=tuple(owner[mark] for mark in seen[asked]),
+            made=written.made,
+        )
+        for asked, written in first[queries.NONCE_WRITE].items()
+    )
     return NodeFacts(
         host=session.host,
-        machine=hello["machine"],
-        home=hello["home"],
-        interfaces=_interfaces(answers),
-        master_resolves=tuple(answers["resolve"]["value"][hosts[0]]),
-        interpreter=answers["interpreter"].get("value"),
-        gpus=answers["gpus"].get("value"),
-        gpu_error=answers["gpus"].get("error"),
-        dialled=tuple(Dialled(a, d.get("local"), d.get("error")) for a, d in dialled.items()),
-        directories=tuple(
-            Directory(asked, d["path"], d["error"], tuple(owner[m] for m in seen[asked]))
-            for asked, d in written.items()
-        ),
-        different=tuple(sorted(answers.get("files", {}).get("value", {}).items())),
+        machine=hello.machine,
+        home=hello.home,
+        interfaces=_interfaces(first),
+        master_resolves=first[queries.RESOLVE][master],
+        interpreter=first.get(queries.INTERPRETER),
+        gpus=first.get(queries.GPUS),
+        gpu_error=first.error(queries.GPUS),
+        accelerators=_accelerators(first),
+        dialled=tuple(Dialled(a, each.local, each.error) for a, each in dialed.items()),
+        directories=directories,
+        different=tuple(sorted((first.get(queries.FILES) or {}).items())),
     )

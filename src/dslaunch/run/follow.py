@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterator
 from heapq import merge
 from operator import itemgetter
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING
 
-from dslaunch.errors import DslaunchError, NodeError
+from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.node import frames
+from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
+from dslaunch.protocol.queries import JOURNAL
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.reach import Reached
+from dslaunch.run.reach import Reached, answer_of
 from dslaunch.run.record import is_held, read_output
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
-if TYPE_CHECKING:
-    from dslaunch.node.frames import Message
-
+Kept = frames.Output | NodeEvent
 PIECE = 1 << 20
+MOST_KEPT = 4 << 30
+"""Bytes of one node's journal. Agents keep half of it at most."""
 LOOK = 0.2
 QUIET = 0.5
 """Seconds without anything new after which a living node has told all that there is."""
@@ -47,14 +47,19 @@ class Follower:
                 continue
         return self.watch.outcome()
 
-    def catch_up(self) -> None:
-        """Take what there is now, and no more."""
-        last = time.monotonic()
+    def catch_up(self, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Take what there is now, and no more; or less, if `until` says that it is enough."""
+        began = time.monotonic()
+        inbox, sessions = self.reached.inbox, self.reached.sessions
 
-        def quiet() -> bool:
-            return time.monotonic() - last > QUIET and self.reached.inbox.empty()
+        def complete() -> bool:
+            quiet = time.monotonic() - began > QUIET and inbox.empty()
+            return until() or quiet or all(sessions[host].has_caught_up() for host in self.open)
 
-        self.follow(until=quiet)
+        self.follow(until=complete)
+        # what had arrived by then; ranks may write faster than it is shown
+        for _ in range(inbox.qsize()):
+            self._take(*inbox.get())
 
     def _take(self, session: Session, arrival: Arrival) -> None:
         if isinstance(arrival, Lost):
@@ -62,7 +67,7 @@ class Follower:
             self.lost[session.host] = arrival.failure.message
         elif isinstance(arrival, frames.Output):
             self.watch.output(session.host, arrival, session.offset)
-        elif isinstance(arrival, dict):
+        elif isinstance(arrival, NodeEvent):
             event = read_event(session.host, arrival, session.offset)
             self.watch.happened(event)
             if event.kind == "stopping":
@@ -72,34 +77,45 @@ class Follower:
                 self.open.discard(session.host)
 
 
-def read_kept(reached: Reached, run: str, watch: Watch) -> None:
-    """Read what a run has kept on nodes where its agent has left, in the order of time.
+def read_kept(
+    reached: Reached, run: str, watch: Watch, *, until: Callable[[], bool] = lambda: False
+) -> None:
+    """Read what a run has kept on nodes where its agent has left, in the order of time, or so much
+    of it that `until` says that it is enough.
 
     Raises NodeError.
     """
     told = [_kept(session, run) for session in reached.sessions.values()]
     for _, session, frame in merge(*told, key=itemgetter(0)):
+        if until():
+            return
         if isinstance(frame, frames.Output):
             watch.output(session.host, frame, session.offset)
         else:
             watch.happened(read_event(session.host, frame, session.offset))
 
 
-def _kept(session: Session, run: str) -> Iterator[tuple[float, Session, frames.Output | Message]]:
-    """What one node has kept, with the time by our clock; only a piece of it is in memory."""
-    decoder, position, size = frames.Decoder(), 0, 1
+def _kept(session: Session, run: str) -> Iterator[tuple[float, Session, Kept]]:
+    """What one node has kept, with the time by our clock; only a piece of it is in memory.
+
+    Ends where a piece cannot be had. Raises NodeError where it is no journal of ours.
+    """
+    incoming, position, size = Incoming(session.ranks), 0, 1
     while position < size:
         wanted = {"run": run, "position": position, "most": PIECE}
-        answer = session.ask(journal=wanted).result(60)["journal"]
-        if "error" in answer or not answer["value"]["data"]:
+        piece = answer_of(session.host, session.ask({JOURNAL: wanted})).get(JOURNAL)
+        if piece is None or piece.size > MOST_KEPT:
             return
-        data, size = base64.b64decode(answer["value"]["data"]), answer["value"]["size"]
-        position += len(data)
-        for frame in decoder.feed(data):
-            if isinstance(frame, frames.Output):
-                yield frame.time - session.offset, session, frame
-            elif isinstance(frame, dict):
-                yield frame["time"] - session.offset, session, frame
+        if len(piece.data) < min(PIECE, piece.size - position):  # or it would go on for ever
+            return
+        position, size = position + len(piece.data), piece.size
+        try:
+            for arrived in incoming.feed(piece.data):
+                if isinstance(arrived, frames.Output | NodeEvent):
+                    yield arrived.time - session.offset, session, arrived
+        except ProtocolError as error:
+            why = f"its journal is damaged: {error}"
+            raise NodeError((NodeFailure(session.host, "protocol", why),)) from None
 
 
 def replay(directory: Path, watch: Watch, *, follow: bool) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 from dslaunch.cluster.model import Node
 from dslaunch.cluster.nodeset import fold
@@ -15,19 +17,25 @@ from dslaunch.errors import PreflightError
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Decision
 from dslaunch.preflight import checks
-from dslaunch.preflight.check import Scope
+from dslaunch.preflight.check import Check, Finding, Scope
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
 from dslaunch.run.evidence import Inquiry
+from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.source import script_imports
 from dslaunch.transport.base import Channel, Connection
 
+OF_THE_JOB = ("py.activate", "py.interpreter", "sw.packages", "sw.torch-build")
+"""Checks of the environment that the job will have."""
 QUICK = (
     *("clock.skew", "fs.free", "fs.hung", "shm.size"),
-    *("gpu.driver-up", "gpu.ecc-uncorrected", "gpu.recovery", "gpu.row-remap"),
+    *("gpu.driver-up", "gpu.ecc-uncorrected", "gpu.recovery", "gpu.row-remap", "gpu.vendors"),
+    "rocm.count",
+    *OF_THE_JOB,
 )
 """The checks of the gate, by name: to import all checks takes longer than to ask these."""
-OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique", "py.interpreter")
+OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique")
 """Checks of its tier that a run leaves out: it finds these out, and gets them right, by itself."""
 SOFTER = (("shm.size", "warn"),)
 """What stops no run: many trainings need no shared memory."""
@@ -40,7 +48,11 @@ class Gate:
     waits for the findings."""
 
     def __init__(
-        self, inquiry: Inquiry, job: Job, connections: Mapping[str, Future[Connection]]
+        self,
+        inquiry: Inquiry,
+        job: Job,
+        connections: Mapping[str, Future[Connection]],
+        cwd: Path,
     ) -> None:
         cluster = inquiry.cluster
         softer = SOFTER if job.launcher in BY_CLOCK else (*SOFTER, ("clock.skew", "warn"))
@@ -49,45 +61,77 @@ class Gate:
         self.scope = Scope(
             cluster,
             tuple(placement.node for placement in inquiry.allocation.placements),
-            job.launcher,
+            job,
             directories=inquiry.directories,
+            root=inquiry.source.remote if inquiry.source else "",
             token=secrets.token_hex(8),
+            placements=inquiry.allocation.placements,
+            imports=script_imports(job, cwd),
         )
         skip = cluster.preflight.skip
         quick = checks.some(QUICK)
         self.checks = {n: c for n, c in quick.items() if not {n, n.split(".")[0]} & set(skip)}
-        self._pool = ThreadPoolExecutor(1)
-        self._report: Future[Report] = self._pool.submit(self._ask, connections)
-        self._pool.shutdown(wait=False)
+        self._connections = connections
+        self._later: tuple[Finding, ...] = ()
+        self._report = self._begin(self.checks)
 
-    def _ask(self, connections: Mapping[str, Future[Connection]]) -> Report:
-        way = Borrowed({host: future.result() for host, future in connections.items()})
-        survey = Survey(self.scope, self.checks, lambda host, stage: None, way)
+    def _begin(self, chosen: Mapping[str, Check]) -> Future[Report]:
+        """Ask the nodes while something else is done."""
+        pool = ThreadPoolExecutor(1)
+        report = pool.submit(self._ask, chosen)
+        pool.shutdown(wait=False)
+        return report
+
+    def _ask(self, chosen: Mapping[str, Check]) -> Report:
+        way = Borrowed({host: future.result() for host, future in self._connections.items()})
+        survey = Survey(self.scope, chosen, lambda host, stage: None, way)
         began = time.time()
         try:
             nodes = survey.run()
         finally:  # nobody waits for the programs' ends
             threading.Thread(target=survey.close, daemon=True).start()
         facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
-        return judge(self.scope, facts, self.checks)
+        return judge(self.scope, facts, chosen)
 
-    def passed(self, decided: Decided) -> Decided:
-        """Add what people should know. Raises PreflightError for what must stop the start."""
+    def passed(self, decided: Decided, interrupts: Interrupts, *, shipping: bool) -> Decided:
+        """Add what people should know.
+
+        With `shipping`, files of the job are still on their way: an activate line may read them,
+        and what fails because of it is asked once more by `after_shipping`.
+        Raises PreflightError for what must stop the start, Interrupted.
+        """
+        interrupts.wait([self._report], math.inf)
         report = self._report.result()
-        failed = [f for f in report.findings if f.level == "fail"]
-        if failed:
-            raise PreflightError(
-                "\n".join(f"{fold(f.hosts)}: {f.check}: {f.found}" for f in failed),
-                hint="\n".join(
-                    [*dict.fromkeys(f.fix for f in failed if f.fix), "or start with --no-preflight"]
-                ),
-            )
+        failed = tuple(f for f in report.findings if f.level == "fail")
+        if shipping and any(node.activate for node in self.scope.nodes):
+            self._later = tuple(f for f in failed if f.check in OF_THE_JOB)
+        _refuse(tuple(f for f in failed if f not in self._later))
         warnings = tuple(
             Decision("warning", f"{fold(f.hosts)}: {f.found}", f"{f.check}: {f.fix}")
             for f in report.findings
             if f.level == "warn"
         )
         return replace(decided, decisions=(*decided.decisions, *warnings))
+
+    def after_shipping(self, interrupts: Interrupts) -> None:
+        """Ask again what may have failed for want of the job's files. Raises PreflightError,
+        Interrupted."""
+        if not self._later:
+            return
+        chosen = {name: check for name, check in self.checks.items() if name in OF_THE_JOB}
+        report = self._begin(chosen)
+        interrupts.wait([report], math.inf)
+        _refuse(tuple(f for f in report.result().findings if f.level == "fail"))
+
+
+def _refuse(failed: tuple[Finding, ...]) -> None:
+    """Raise PreflightError if something failed."""
+    if failed:
+        fixes = dict.fromkeys(f.fix for f in failed if f.fix)
+        raise PreflightError(
+            "\n".join(f"{fold(f.hosts)}: {f.check}: {f.found}" for f in failed),
+            hint="\n".join([*fixes, "or start with --no-preflight"]),
+        )
 
 
 class Borrowed:

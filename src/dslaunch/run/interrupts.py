@@ -40,14 +40,20 @@ class Noted:
 class Interrupts(Noted):
     """Counts the user's wishes to end. The first asks, the second insists."""
 
-    def __init__(self) -> None:
+    def __init__(self, notice: signal.Signals | None = None) -> None:
         super().__init__()
         self.count = 0
+        self.notice = notice
+        """A signal that is meant for the ranks, such as USR1 before a time limit; None: none."""
+        self.notices = 0
+        """How often it came."""
 
     def __enter__(self) -> Self:
         super().__enter__()
         # a launcher that sleeps is one that is gone: its nodes would end the run
         self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        if self.notice is not None:
+            self._before[self.notice] = signal.signal(self.notice, self._note_notice)
         return self
 
     def wait(self, futures: list[Future[Any]], timeout: float) -> None:
@@ -66,3 +72,6 @@ class Interrupts(Noted):
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+
+    def _note_notice(self, number: int, frame: FrameType | None) -> None:
+        self.notices += 1

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets as randomness
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from queue import Queue
 from typing import TYPE_CHECKING, Protocol
 
 from dslaunch import transport
-from dslaunch.cluster.model import Allocation, Cluster, SecretSource
+from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch import launchers
 from dslaunch.launch.job import Job
@@ -24,8 +25,9 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import PING, Opening
 from dslaunch.run.patience import Patience
-from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
-from dslaunch.run.session import Inbox, Session
+from dslaunch.run.record import ABOUT, CLUSTER, SUBMISSION, Record, runs_directory
+from dslaunch.run.secret import Secret, read_secrets
+from dslaunch.run.session import INBOX_SIZE, Inbox, Session
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -33,11 +35,10 @@ if TYPE_CHECKING:
     from dslaunch.run.events import Line
     from dslaunch.run.outcome import Outcome
     from dslaunch.transport.base import Connection
+    from dslaunch.transport.ssh.choice import Choice
 
 ELASTIC = "elastic"
 """The launcher whose ranks may fail, and nodes leave, without the run's end."""
-INBOX_SIZE = 256
-"""Pieces of output that may wait for the terminal before the nodes are made to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class Request:
     """How often a run that failed is started again."""
     min_nodes: int | None = None
     """With how few nodes; None: with as many as at first."""
+    force: bool = False
+    """Whether to start although the DeepSpeed config has errors."""
+    notice: signal.Signals | None = None
+    """A signal of ours that is handed to the ranks; None: none."""
 
 
 class Announcer(Protocol):
@@ -84,7 +89,7 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
     way. A detached run is only started.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
-    if request.detached and request.restarts:
+    if request.detached and request.restarts and request.job.launcher != ELASTIC:
         raise UsageError(
             "--detach and --restarts exclude each other: nobody is there to start it again",
             hint="run it without --detach in tmux or the like",
@@ -92,12 +97,18 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
     secrets = read_secrets(request.job.secrets, request.environ)
     # an impossible request is refused before any node is spoken to
     launchers.require(request.job.launcher)
-    with Interrupts() as interrupts:
+    runs_directory(request.environ)
+    with Interrupts(request.notice) as interrupts:
         whole = Whole(request, show, interrupts, secrets)
-        outcome = whole.attempt(request.allocation, 0)
+        try:
+            outcome = whole.attempt(request.allocation, 0)
+        except DslaunchError:
+            if whole.record is not None:
+                whole.record.let_go()
+            raise
         # an elastic launcher starts again by itself
         for count in range(1, 1 if whole.elastic else request.restarts + 1):
-            if outcome.status != "failed" or interrupts.count:
+            if outcome.status != "failed" or interrupts.count or interrupts.notices:
                 break
             outcome = whole.again(outcome, count)
         return whole.finish(outcome)
@@ -111,7 +122,7 @@ class Whole:
         request: Request,
         show: Callable[[], Announcer],
         interrupts: Interrupts,
-        secrets: dict[str, str],
+        secrets: dict[str, Secret],
     ) -> None:
         self.request, self.interrupts = request, interrupts
         self.secrets = secrets
@@ -119,6 +130,10 @@ class Whole:
         self.record: Record | None = None
         self.allocation = request.allocation
         self.elastic = request.job.launcher == ELASTIC
+        self.transport: Choice | None = None
+        """How the nodes of this attempt are reached."""
+        self.outcomes: list[Outcome] = []
+        """How the attempts before ended."""
         self._show = show
 
     @property
@@ -131,7 +146,8 @@ class Whole:
         self.allocation = allocation
         cluster = self.request.cluster
         inbox: Inbox = Queue(INBOX_SIZE)
-        way = transport.get(cluster.transport, cluster)
+        self.transport = transport.choose(cluster.transport, cluster)
+        way = transport.make(self.transport.name, cluster)
 
         def session(node: Node, connection: Connection) -> Session:
             patience = self.request.patience
@@ -155,8 +171,9 @@ class Whole:
         assert self.record is not None
         from dslaunch.run.restart import choose_again
 
+        self.outcomes.append(outcome)
         try:
-            allocation, words = choose_again(self, outcome, count)
+            allocation, words = choose_again(self, count)
             event = Event(time.time(), "restarting", text=f"{outcome.message}; {words}")
             self.record.event(event)
             self.screen.event(event)
@@ -168,10 +185,14 @@ class Whole:
     def finish(self, outcome: Outcome) -> tuple[Outcome, Path]:
         """Write down how it ended."""
         assert self.record is not None
+        from dslaunch.run.faulty import faulty_nodes
+
+        if outcome.status == "failed":
+            outcome = replace(outcome, faulty=faulty_nodes((*self.outcomes, outcome)))
         if self.request.detached:
             self.record.let_go()
         else:
-            self.record.close(asdict(outcome))
+            self.record.close(outcome.as_dict())
         return outcome, self.record.directory
 
     def recorded(self, plan: Plan, count: int) -> Record:
@@ -191,6 +212,7 @@ class Whole:
             "started": time.time(),
             "pid": os.getpid(),
             "from": socket.gethostname(),
+            "submission": self.request.environ.get(SUBMISSION, ""),
         }
         self.record.write(ABOUT, json.dumps(about) + "\n")
         return self.record
@@ -233,22 +255,3 @@ def new_run_id(job: Job) -> str:
     stem = Path(job.program).stem
     readable = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem)[:24] or "run"
     return f"{time.strftime('%m%d-%H%M%S')}-{readable}-{randomness.token_hex(2)}"
-
-
-def read_secrets(sources: tuple[SecretSource, ...], environ: Mapping[str, str]) -> dict[str, str]:
-    """Read the secrets' values. Raises UsageError naming every one that is not to be had."""
-    values, missing = {}, []
-    for source in sources:
-        try:
-            if source.file is None:
-                values[source.name] = environ[source.name]
-            else:
-                text = Path(source.file).expanduser().read_text("utf-8")
-                values[source.name] = text.removesuffix("\n")
-        except KeyError:
-            missing.append(f"secret {source.name} is not set in your environment")
-        except (OSError, UnicodeDecodeError) as error:
-            missing.append(f"secret {source.name}: {source.file}: {error}")
-    if missing:
-        raise UsageError("\n".join(missing), hint="set it, or take it out of `secrets:`")
-    return values

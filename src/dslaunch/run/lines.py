@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dslaunch.terminal import COLOR, PLAIN, visible
+
 LONGEST = 64 * 1024
 """A longer line is given in pieces, so that no rank can fill the memory."""
 REDRAW = 1.0
 """Seconds between two states shown of a progress bar that redraws itself by carriage returns."""
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL = re.compile(
-    r"\x1b\[[0-9;]*m"  # colours, the one kind that is kept
+    rf"{COLOR.pattern}"  # the one kind that is kept
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands, such as the title
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # operating system commands, such as the title
     r"|\x1b[ -/]*[0-~]?"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
@@ -37,9 +38,10 @@ class Lines:
             if states[-1] and now - self._shown >= REDRAW:
                 self._shown = now
                 yield states[-1]
-        while len(self._buffer) > LONGEST:
-            yield self._buffer[:LONGEST]
-            self._buffer = self._buffer[LONGEST:]
+        pieces = max(len(self._buffer) - 1, 0) // LONGEST
+        for piece in range(pieces):
+            yield self._buffer[piece * LONGEST : (piece + 1) * LONGEST]
+        self._buffer = self._buffer[pieces * LONGEST :]
 
     def rest(self) -> Iterator[bytes]:
         """What is left without a newline at the end of the stream."""
@@ -53,14 +55,16 @@ def _last_state(line: bytes) -> bytes:
 
 
 def printable(line: bytes) -> str:
-    """A line that cannot harm a terminal: of all control sequences only colours are left."""
+    """Return a line that cannot harm a terminal.
+
+    Of the control sequences, which programs that draw write by the thousand, only colors are kept.
+    Other characters that could hide text are spelled out.
+    """
     text = line.decode(errors="replace")
-    if not _CONTROL.search(text):
-        return text
-    kept = _CONTROL.sub(lambda m: m[0] if _COLOUR.fullmatch(m[0]) else "", text)
-    return f"{kept}\x1b[0m" if _COLOUR.search(kept) else kept
-
-
-def without_colour(text: str) -> str:
-    """The text less its colours."""
-    return _COLOUR.sub("", text)
+    parts = _CONTROL.split(text)
+    plain = [visible(part) for part in parts]
+    if len(plain) == 1:
+        return plain[0]
+    kept = [m[0] if COLOR.fullmatch(m[0]) else "" for m in _CONTROL.finditer(text)]
+    shown = "".join(part + code for part, code in zip(plain, [*kept, ""], strict=True))
+    return f"{shown}{PLAIN}" if any(kept) else shown

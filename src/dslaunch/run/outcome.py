@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dslaunch.run import endings
@@ -31,6 +31,8 @@ class Outcome:
     message: str = ""
     what: str | None = None
     """What that means, in a line, where it is known."""
+    ending: str | None = None
+    """The code of the known ending that `what` tells."""
     hint: str | None = None
     last_lines: tuple[str, ...] = ()
     """What the failing rank wrote last."""
@@ -42,6 +44,19 @@ class Outcome:
     """`host: pid` of processes that could not be ended."""
     stacks: Mapping[str, Any] = field(default_factory=dict)
     """What every rank was doing when the run was ended for a hang: host -> rank -> stacks."""
+    alike: tuple[Source, ...] = ()
+    """Other ranks that failed by themselves, for the same reason."""
+    faulty: tuple[str, ...] = ()
+    """Nodes that should take no part in a next attempt; see `run.faulty`."""
+    jobs: tuple[Mapping[str, Any], ...] = ()
+    """Of a run that was a SLURM job: the verdict of each job, or of each task of its array."""
+    nodes_checked: bool = True
+    """Whether the nodes were asked what is left there; a job of SLURM is cleaned up by SLURM."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        cause = self.cause.as_dict() if self.cause is not None else None
+        return asdict(replace(self, cause=None)) | {"cause": cause}
 
     @property
     def goes_on(self) -> bool:
@@ -60,15 +75,43 @@ class History:
     """Who else asked the run to stop."""
     least: int | None = None
     """An elastic run goes on with so few nodes; its ranks' failures are its launcher's affair."""
+    offloads: bool = False
+    """The DeepSpeed config keeps states in the nodes' memory."""
     timed_out: str | None = None
     """Why the supervisor itself ended the run, such as ranks that would not exit."""
+    started: set[str] = field(default_factory=set)
+    """The nodes that have started something."""
+    gone: set[str] = field(default_factory=set)
+    """Those that were lost, or whose launcher has failed."""
+
+    def __post_init__(self) -> None:
+        for event in self.events:
+            self._count(event)
+
+    def note(self, event: Event) -> None:
+        """Add an event. What an elastic run asks at each failure is counted, not looked up."""
+        self.events.append(event)
+        self._count(event)
+
+    def _count(self, event: Event) -> None:
+        if event.host is None:
+            return
+        if event.kind == "started":
+            self.started.add(event.host)
+        if failed(event) and (event.kind == "lost" or event.rank is None):
+            self.gone.add(event.host)
 
 
 def failed(event: Event) -> bool:
     """Whether this event alone makes the run fail."""
     if event.kind == "exit":
         return bool(event.code) or event.signal is not None
-    return event.kind in ("unstarted", "lost")
+    return event.kind in ("unstarted", "lost") or _own_process_ended(event)
+
+
+def _own_process_ended(event: Event) -> bool:
+    """Whether a node ends its part because somebody ended a process of ours there."""
+    return event.kind == "ending" and event.process is not None
 
 
 def first_cause(events: list[Event], why: Mapping[Source, Diagnosis]) -> Event | None:
@@ -87,9 +130,11 @@ def first_cause(events: list[Event], why: Mapping[Source, Diagnosis]) -> Event |
 def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcome:
     """Say how the run ended."""
     before = [e for e in history.events if _not_our_doing(e, history.stopped_at)]
+    # one diagnosis of each rank, however often a node says that it failed
+    failures = {_source(e): e for e in filter(failed, history.events)}
     why = {
-        (e.host or "", e.rank): diagnose(last_lines.get((e.host or "", e.rank), []), e.evidence)
-        for e in filter(failed, history.events)
+        source: _diagnosis(event, last_lines.get(source, []), offloads=history.offloads)
+        for source, event in failures.items()
     }
     cause = _behind(first_cause(before, why), history, why)
     if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
@@ -102,16 +147,42 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
     if history.least is not None and _ended_well(before) >= history.least:
         return Outcome("ok", 0, message=f"ended well on {_ended_well(before)} nodes")
     found = _why(cause, why)
+    others = [e for e in before if _source(e) != _source(cause) and _is_victim(e)]
+    alike = {_source(e): e for e in others if _alike(e, cause, why)}
     return Outcome(
         "failed",
         _code(cause, history.events),
         cause=cause,
         message=_message(cause) + _awaited(found, history, why),
         what=found.what,
+        ending=found.code,
         hint=found.advice,
         last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
-        victims=tuple(_victim(e, why) for e in before if e is not cause and _is_victim(e)),
+        alike=tuple(sorted(alike, key=lambda source: source[1] or 0)),
+        victims=tuple(_victim(e, why) for e in others if _source(e) not in alike),
     )
+
+
+def _source(event: Event) -> Source:
+    return event.host or "", event.rank
+
+
+def _diagnosis(event: Event, lines: Sequence[str], *, offloads: bool) -> Diagnosis:
+    found = diagnose(lines, event.evidence)
+    return endings.killed_while_offloading(found, event.signal) if offloads else found
+
+
+def _alike(event: Event, cause: Event, why: Mapping[Source, Diagnosis]) -> bool:
+    """Whether a rank failed in the same way as the cause: one cause on many ranks, of which none
+    is a consequence of another. Nothing is known of two that exited with 1 and said nothing."""
+    if cause.rank is None or cause.kind != "exit":
+        return False
+    if (event.code, event.signal) != (cause.code, cause.signal):
+        return False
+    mine, first = _why(event, why), _why(cause, why)
+    if mine.code or first.code:
+        return mine.code == first.code
+    return mine.what == first.what and bool(mine.what or event.signal)
 
 
 def _behind(cause: Event | None, history: History, why: Mapping[Source, Diagnosis]) -> Event | None:
@@ -128,9 +199,7 @@ def fatal(event: Event, history: History) -> bool:
         return failed(event)
     if event.kind == "exit" and event.rank is not None:
         return False
-    hosts = {e.host for e in history.events if e.kind == "started"}
-    gone = {e.host for e in history.events if failed(e) and (e.kind == "lost" or e.rank is None)}
-    return len(hosts - gone) < history.least
+    return len(history.started - history.gone) < history.least
 
 
 def _ended_well(events: list[Event]) -> int:
@@ -184,7 +253,7 @@ def _came_first(cause: Event, stopped_at: float | None) -> bool:
 def _code(cause: Event, events: list[Event]) -> int:
     if cause.kind == "unstarted":
         return 127
-    if cause.kind == "lost":
+    if cause.kind in ("lost", "ending"):
         return 5
     if cause.code is None and cause.signal is None:  # seen too late: its launcher passes it on
         passed = [e for e in events if e.kind == "exit" and e.host == cause.host and e.rank is None]
@@ -192,11 +261,20 @@ def _code(cause: Event, events: list[Event]) -> int:
     return endings.exit_code(cause.code, cause.signal)
 
 
+def _process_ending(cause: Event) -> str:
+    """How one of our own processes ended."""
+    if cause.signal is not None:
+        return f"was killed by {endings.signal_name(cause.signal)}"
+    return f"failed: {cause.text}" if cause.trace is not None else "was killed"
+
+
 def _message(cause: Event) -> str:
     who = f"{cause.host}" if cause.rank is None else f"rank {cause.rank} on {cause.host}"
     if cause.kind == "unstarted":
         return f"{who} could not start: {cause.text}"
+    if cause.process is not None:
+        return f"the {cause.process} on {cause.host} {_process_ending(cause)}"
     if cause.kind == "lost":
         return f"{cause.host} was lost: {cause.text}"
-    oom = bool(cause.evidence and cause.evidence.get("oom"))
+    oom = bool(cause.evidence and cause.evidence.oom)
     return f"{who} failed first: {endings.describe(cause.code, cause.signal, oom=oom)}"

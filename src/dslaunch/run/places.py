@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.node import shards
+from dslaunch.protocol.checkpoints import Survey, answer_type, query
+from dslaunch.protocol.queries import Answers
+from dslaunch.protocol.values import parse
 from dslaunch.run.reach import Reached, reach
 from dslaunch.run.session import LostError, Session
 
@@ -30,12 +34,13 @@ class PlaceError(DslaunchError):
 
 
 class Place(Protocol):
-    """Does what `node/shards.py` offers, with absolute paths or those relative to its home."""
+    """Does what `node/shards.py` offers. Every answer is of the type that `answer_type` gives."""
 
     name: str
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
-        """Have an operation done; the future raises whatever went wrong."""
+        """Have an operation done in a directory, which is absolute or relative to the user's home
+        there; the future raises whatever went wrong."""
 
 
 class NodePlace:
@@ -48,23 +53,28 @@ class NodePlace:
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
         """Have the node do it."""
         answer: Future[Any] = Future()
-        question = {"do": operation, "path": path, **more}
+        where = str(PurePosixPath(path, more.get("name", "")))
+        asked = query(operation)
 
-        def told(done: Future[dict[str, Any]]) -> None:
-            error = done.exception()
-            if error is not None:
-                answer.set_exception(error)
-            elif "error" in (said := done.result()["shards"]):
-                answer.set_exception(PlaceError(f"{self.name}: {path}: {said['error']}"))
+        def told(done: Future[Answers]) -> None:
+            lost = done.exception()
+            if lost is not None:
+                answer.set_exception(lost)
+                return
+            answers = done.result()
+            why = answers.error(asked)
+            if why is None:
+                answer.set_result(answers[asked])
             else:
-                answer.set_result(said["value"])
+                answer.set_exception(PlaceError(f"{self.name}: {where}: {why}"))
 
-        self._session.ask(shards=question).add_done_callback(told)
+        question = {"do": operation, "path": path, **more}
+        self._session.ask({asked: question}).add_done_callback(told)
         return answer
 
 
 class LocalPlace:
-    """This machine."""
+    """This machine. The files on it may have come from nodes."""
 
     name = HERE
 
@@ -77,11 +87,14 @@ class LocalPlace:
 
     def _do(self, question: dict[str, Any]) -> Any:
         path = str(Path(question["path"]).expanduser().absolute())
+        where = str(PurePosixPath(path, question.get("name", "")))
         try:
-            return shards.do({**question, "path": path})
+            answer = shards.do({**question, "path": path})
+            # from JSON, as it comes from a node
+            return parse(answer_type(question["do"]), json.loads(json.dumps(answer)))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise PlaceError(f"{path}: {why}") from None
+            raise PlaceError(f"{where}: {why}") from None
 
 
 def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
@@ -120,7 +133,7 @@ def open_places(
 
 def survey(
     places: Sequence[NodePlace], reached: Reached, directory: str
-) -> tuple[dict[str, Any], dict[str, float]]:
+) -> tuple[dict[str, Survey], dict[str, float]]:
     """What every place says of the checkpoints below a directory, and how far its clock is ahead.
 
     A directory that is not there holds none. Whoever does not answer is in `reached.failures`.
@@ -128,7 +141,7 @@ def survey(
     clocks = [session.measure_clock() for session in reached.sessions.values()]
     asked = {place.name: place.ask("survey", directory) for place in places}
     wait([*clocks, *asked.values()], PATIENCE)
-    told: dict[str, Any] = {}
+    told: dict[str, Survey] = {}
     for host, future in asked.items():
         try:
             told[host] = result(future, 0)

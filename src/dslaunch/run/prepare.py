@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from dslaunch.cluster.model import Allocation, Cluster
+from dslaunch.deepspeed.in_code import Named
 from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
-from dslaunch.deepspeed.storage import find_config, localise, parse, replace_config
+from dslaunch.deepspeed.storage import SUFFIXES, find_config, localise, parse, replace_config
 from dslaunch.errors import PlanError
 from dslaunch.launch import decide as judged
+from dslaunch.launch import launchers
 from dslaunch.launch.command import Var
+from dslaunch.launch.devices import check_devices
 from dslaunch.launch.facts import Facts, NodeFacts
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import RUN_DIRECTORY, Decided, Decision, File
 from dslaunch.plural import counted
+from dslaunch.run.code_configs import (
+    CodeConfigs,
+    configs_in_code,
+    fit_configs,
+    local_file,
+    own_copy,
+)
+from dslaunch.run.cpu_training import for_accelerate
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
@@ -31,6 +45,8 @@ class Shipment:
 
     host: str
     paths: tuple[str, ...]
+    changed: Mapping[str, str] = field(default_factory=dict)
+    """The files among them that are shipped with another text."""
 
 
 def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> Inquiry:
@@ -38,9 +54,56 @@ def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> In
     workdir = cluster.storage.workdir or str(cwd)
     source = find_source(job, cwd, workdir)
     wanted = [workdir, cluster.storage.checkpoints or workdir]
+    here = cwd if source is not None else None
     if source is not None and not f"{source.remote}/".startswith(f"{workdir}/"):
         wanted.append(source.remote)
-    return Inquiry(cluster, allocation, tuple(dict.fromkeys(wanted)), source)
+        here = source.local
+    return Inquiry(
+        cluster,
+        allocation,
+        tuple(dict.fromkeys(wanted)),
+        source,
+        here,
+        configs_in_code(job, cwd, source),
+    )
+
+
+def config_files(question: Inquiry, cwd: Path) -> tuple[Path, ...]:
+    """The DeepSpeed configs that the job's code names, as far as they are on this machine."""
+    return _files(question.configs, question.source, cwd, question.directories[0])
+
+
+def _files(
+    configs: tuple[Named, ...], source: Source | None, cwd: Path, workdir: str
+) -> tuple[Path, ...]:
+    files = (local_file(each, source, cwd, workdir) for each in configs)
+    return tuple(dict.fromkeys(file for file in files if file is not None))
+
+
+def _options(configs: tuple[Named, ...]) -> tuple[str, ...]:
+    """The script's own options that name a config."""
+    return tuple(each.option for each in configs if each.option is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The DeepSpeed configs that a job's code names, where nothing is shipped."""
+
+    files: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    """What to say of them."""
+
+
+def code_of(job: Job, cwd: Path, workdir: str, shared: bool | None) -> Code:
+    """Read a job's code for DeepSpeed configs; none is changed. Raises ConfigError, PlanError."""
+    try:
+        source = find_source(job, cwd, workdir)
+    except PlanError:  # too large to ship, which is not asked for here
+        return Code()
+    configs = configs_in_code(job, cwd, source)
+    found = fit_configs(configs, job, source, cwd, workdir, shared=shared, can_ship=False)
+    return Code(_files(configs, source, cwd, workdir), _options(configs), found.decisions)
 
 
 def decide(
@@ -51,60 +114,123 @@ def decide(
     Raises PreflightError or PlanError for what must stop a run before it starts.
     """
     cluster = question.cluster
-    judged.check_interpreters(question.allocation, facts)
-    devices = judged.check_gpus(question.allocation, facts)
+    if launchers.starts_python(job):
+        judged.check_interpreters(question.allocation, facts)
+    devices = check_devices(question.allocation, facts)
     rendezvous, decisions = judged.decide_rendezvous(cluster, facts)
     workdir = question.directories[0]
     checkpoints = cluster.storage.checkpoints or workdir
     shared, storage = judged.decide_shared(cluster, facts, checkpoints)
-    shipments, code = plan_shipments(question, facts, sync)
-    job = for_devices(job, facts)
-    job, files, config = localise_config(job, cwd, shared, len(facts.nodes))
-    decided = Decided(rendezvous, workdir, (*decisions, *devices, storage, *code, *config), files)
+    configs = CodeConfigs()
+    if len(facts.nodes) > 1:
+        configs = fit_configs(
+            question.configs, job, question.source, cwd, workdir, shared=shared, can_ship=True
+        )
+    shipments, code = plan_shipments(question, facts, sync, configs.changed)
+    job, on_cpu = for_accelerate(question.allocation, job, facts, cwd)
+    named = _options(question.configs)
+    job, files, config = localise_config(job, cwd, shared, len(facts.nodes), named)
+    groups = (
+        decisions,
+        devices,
+        on_cpu,
+        judged.decide_workdir(facts, workdir),
+        (storage,),
+        code,
+        config,
+        configs.decisions,
+    )
+    decided = Decided(rendezvous, workdir, tuple(chain.from_iterable(groups)), files)
     return decided, job, shipments
-
-
-def for_devices(job: Job, facts: Facts) -> Job:
-    """Tell accelerate that there is no GPU: without, its ranks would train each alone
-    (accelerate 1.15, state.py, `_prepare_backend`)."""
-    wanted = ("ACCELERATE_USE_CPU", "true")
-    no_gpu = all(node.gpus is None for node in facts.nodes)
-    if job.launcher != "accelerate" or not no_gpu or wanted[0] in dict((*job.env, *job.overrides)):
-        return job
-    return replace(job, env=(*job.env, wanted))
 
 
 # ---------------------------------------------------------------- code
 
 
 def plan_shipments(
-    question: Inquiry, facts: Facts, sync: bool
+    question: Inquiry, facts: Facts, sync: bool, changed: Mapping[str, str] | None = None
 ) -> tuple[tuple[Shipment, ...], tuple[Decision, ...]]:
-    """Who must be sent which files, and why. Raises PlanError."""
+    """Who must be sent which files, and why. Raises PlanError.
+
+    `changed`: the files that nodes need with another text. Nodes that see the user's own files
+    keep them as they are.
+    """
     source = question.source
     if source is None:
         return (), ()
     if not source.digests:
-        judged.check_program(facts, source.script)
+        judged.check_program(facts, source.script, same=source.same)
         return (), (Decision("code", source.script or "", "on the nodes, the same everywhere"),)
-    groups: dict[frozenset[str], list[NodeFacts]] = {}
     inside = next((d for d in question.directories if f"{source.remote}/".startswith(f"{d}/")), "")
-    for node in facts.nodes:
-        seen = judged.directory_at(node, inside).seen
-        groups.setdefault(frozenset(seen) or frozenset([node.host]), []).append(node)
     shipments = []
-    for members in groups.values():
-        lacking = [node for node in members if node.different]
-        if lacking:
-            paths = tuple(path for path, _ in lacking[0].different)
-            shipments.append(Shipment(lacking[0].host, paths))
+    unchanged: list[str] = []
+    for members in _sharing(facts, inside):
+        # the nodes of a group see the same files; one that looked before another wrote differs
+        lacking = next((node for node in members if node.different), members[0])
+        own = any(node.host in facts.own_files for node in members)
+        texts = _texts_for(lacking, changed or {}, own=own, sync=sync)
+        if len(texts) < len(changed or {}):
+            unchanged += [node.host for node in members]
+        paths = _to_ship(lacking, texts)
+        if paths:
+            shipments.append(Shipment(lacking.host, paths, texts))
     if shipments and not sync:
         where = ", ".join(s.host for s in shipments)
         raise PlanError(
             f"{source.local} is not the same on {where}: {_some(shipments[0].paths)}",
             hint="leave --no-sync out to have it shipped",
         )
-    return tuple(shipments), (_code_decision(source, shipments, facts),)
+    judged.check_destination(facts, inside, [shipment.host for shipment in shipments])
+    return tuple(shipments), (
+        _code_decision(source, shipments, facts),
+        *_own_configs(changed or {}, unchanged, facts),
+    )
+
+
+def _sharing(facts: Facts, directory: str) -> Iterable[list[NodeFacts]]:
+    """The nodes in groups of those that see one and the same directory."""
+    groups: dict[frozenset[str], list[NodeFacts]] = {}
+    for node in facts.nodes:
+        seen = judged.directory_at(node, directory).seen
+        groups.setdefault(frozenset(seen) or frozenset([node.host]), []).append(node)
+    return groups.values()
+
+
+def _texts_for(
+    node: NodeFacts, changed: Mapping[str, str], *, own: bool, sync: bool
+) -> Mapping[str, str]:
+    """Those of the changed files that a group of nodes is sent.
+
+    The user's `own` files are never changed. Without `sync` nothing new is shipped, and what an
+    earlier run has changed there fits.
+    """
+    if own:
+        return {}
+    if sync:
+        return changed
+    there = dict(node.different)
+    return {path: text for path, text in changed.items() if path in there}
+
+
+def _own_configs(
+    changed: Mapping[str, str], hosts: Sequence[str], facts: Facts
+) -> tuple[Decision, ...]:
+    """What to say of nodes that use the user's own configs. The node of rank 0 saves all that is to
+    be saved there in any case (DeepSpeed 0.19.8, runtime/engine.py, `_configure_checkpointing`)."""
+    others = tuple(host for host in hosts if host != facts.nodes[0].host)
+    return tuple(own_copy(path, others) for path in changed if others)
+
+
+def _to_ship(node: NodeFacts, changed: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that a node lacks or has with another text."""
+    there = dict(node.different)
+    wanted = {path: _digest(text) for path, text in changed.items()}
+    lacking = [path for path, digest in there.items() if digest != wanted.get(path, "")]
+    return (*lacking, *(path for path in wanted if path not in there))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _code_decision(source: Source, shipments: list[Shipment], facts: Facts) -> Decision:
@@ -115,7 +241,7 @@ def _code_decision(source: Source, shipments: list[Shipment], facts: Facts) -> D
     size = sum((source.local / path).stat().st_size for path in shipments[0].paths)
     count = max(len(s.paths) for s in shipments)
     hosts = ", ".join(s.host for s in shipments)
-    what = f"{count} files, {_bytes(size)} to {hosts}:{source.remote}"
+    what = f"{counted(count, 'file')}, {_bytes(size)} to {hosts}:{source.remote}"
     return Decision("code", what, f"missing or different there: {_some(shipments[0].paths)}")
 
 
@@ -141,7 +267,7 @@ def ship(
     sent = []
     for shipment, session in zip(shipments, chosen, strict=True):
         interrupts.check()
-        with archive(source, list(shipment.paths)) as file:
+        with archive(source, shipment.paths, shipment.changed) as file:
             sent.append(session.put(source.remote, file))
     ask_all(sent, chosen, interrupts, timeout=SHIP_TIMEOUT)
 
@@ -150,21 +276,28 @@ def ship(
 
 
 def localise_config(
-    job: Job, cwd: Path, shared: bool | None, node_count: int
+    job: Job,
+    cwd: Path,
+    shared: bool | None,
+    node_count: int,
+    options: Sequence[str] = (),
 ) -> tuple[Job, tuple[File, ...], tuple[Decision, ...]]:
     """Have the DeepSpeed config among the arguments say whether checkpoints are shared.
 
-    The nodes get a changed copy in their run directory; the user's file is not touched.
+    The nodes get a changed copy in their run directory; the user's file is not touched. `options`:
+    those of the script's own that name a config.
     Raises ConfigError if it cannot be read as DeepSpeed would, PlanError if what it saves could
     not be loaded again.
     """
-    found = find_config(job.args)
+    found = find_config(job.args, options)
     if shared is not None and node_count > 1:
         check_arguments(job.args, shared)
-    if found is None or shared is None or node_count == 1:
+    if found is None:
         return job, (), ()
     path = Path(os.path.join(cwd, found.path))  # noqa: PTH118 - an absolute path wins
     if not path.is_file():
+        return job, (), _config_not_here(found.path)
+    if shared is None or node_count == 1:
         return job, (), ()
     text = path.read_text("utf-8")
     check_config(parse(text, found.path), job.args, shared)
@@ -179,3 +312,12 @@ def localise_config(
     why = "checkpoints are shared" if shared else "checkpoints are not shared"
     decision = Decision("DeepSpeed config", f"a copy of {found.path}: {localised.change}", why)
     return changed, (File(DS_CONFIG, localised.text),), (decision, *more)
+
+
+def _config_not_here(path: str) -> tuple[Decision, ...]:
+    """What to say of a config that only the nodes can have. DeepSpeed also takes one that is
+    encoded in the argument itself (0.19.8, runtime/config.py), which is no path."""
+    if not path.endswith(SUFFIXES):
+        return ()
+    value = f"the DeepSpeed config {path} is not on this machine: neither checked nor fitted"
+    return (Decision("warning", value, "check its name; every node must have it"),)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from queue import Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
-from dslaunch.errors import NodeFailure
+from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.protocol.queries import Answers, Questions
 from dslaunch.run.boot import Agent
 from dslaunch.run.opening import close_all
-from dslaunch.run.session import Inbox, LostError, Session
+from dslaunch.run.session import INBOX_SIZE, Inbox, LostError, Session
 from dslaunch.transport.pool import connect_all
 
 ANSWER_TIMEOUT = 20.0
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
@@ -27,13 +29,15 @@ class Reached:
 
     sessions: dict[str, Session] = field(default_factory=dict)
     failures: dict[str, NodeFailure] = field(default_factory=dict)
-    inbox: Inbox = field(default_factory=Queue)
+    inbox: Inbox = field(default_factory=lambda: Queue(INBOX_SIZE))
 
 
 @contextlib.contextmanager
 def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> Iterator[Reached]:
     """Connect to the agents of a run, or without one to agents that only answer questions."""
     reached = Reached()
+    # who has which ranks is not known yet: a run has at most a rank for each slot
+    ranks = range(sum(len(node.slots) for node in cluster.nodes))
     with contextlib.ExitStack() as stack:
         way = transport.get(cluster.transport, cluster)
         stack.callback(way.close)
@@ -47,6 +51,7 @@ def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> It
             reached.sessions[host] = Session(node, made, agent, reached.inbox, way)
         stack.callback(close_all, list(reached.sessions.values()))
         for session in reached.sessions.values():
+            session.expect(ranks)
             session.begin(join=run is not None)
         _sort_out(reached)
         yield reached
@@ -66,16 +71,28 @@ def _sort_out(reached: Reached) -> None:
             reached.failures[host] = why
 
 
-def ask(reached: Reached, **questions: Any) -> dict[str, dict[str, Any]]:
-    """Ask every node that was reached; those that do not answer become failures."""
+def ask(reached: Reached, questions: Questions | None = None) -> dict[str, Answers]:
+    """Ask every node that was reached, and measure its clock; those that do not answer, or
+    answer what is invalid, become failures."""
     clocks = [session.measure_clock() for session in reached.sessions.values()]
-    asked = {host: session.ask(**questions) for host, session in reached.sessions.items()}
-    wait([*clocks, *asked.values()], ANSWER_TIMEOUT)
+    asked = {host: session.ask(questions or {}) for host, session in reached.sessions.items()}
+    waited_for: list[Future[Any]] = [*clocks, *asked.values()]
+    wait(waited_for, ANSWER_TIMEOUT)
     answers = {}
     for host, future in asked.items():
-        if future.done() and future.exception() is None:
-            answers[host] = future.result()
-        else:
-            why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
-            reached.failures[host] = NodeFailure(host, "timeout", why)
+        try:
+            answers[host] = answer_of(host, future, timeout=0)
+        except NodeError as error:
+            reached.failures[host] = error.failures[0]
     return answers
+
+
+def answer_of(host: str, future: Future[Value], *, timeout: float = ANSWER_TIMEOUT) -> Value:
+    """Return what a node answered, within `timeout` seconds. Raises NodeError."""
+    try:
+        return future.result(timeout)
+    except LostError as error:
+        raise NodeError((error.failure,)) from None
+    except TimeoutError:
+        why = f"no answer within {ANSWER_TIMEOUT:.0f} s"
+        raise NodeError((NodeFailure(host, "timeout", why),)) from None

@@ -14,9 +14,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
+from dslaunch.errors import UsageError
+from dslaunch.launch.command import quote
+from dslaunch.node import private
 from dslaunch.run.events import Event
 
 ABOUT, CLUSTER, RESULT, LOCK = "run.json", "cluster.json", "result.json", "lock"
+SUBMISSION = "DSLAUNCH_SUBMISSION"
+"""The environment variable with the token of the SLURM job in whose script a run was started."""
 ORDER = struct.Struct("<dHBI")
 """One piece of output: seconds since the epoch, which log (its line in `sources`), which stream
 (1 or 2), how many bytes. In the order of arrival."""
@@ -36,8 +41,28 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def runs_directory(environ: Mapping[str, str]) -> Path:
-    """Where the runs that were started from this machine are recorded."""
-    return state_directory(environ) / "runs"
+    """Where the runs that were started from this machine are recorded.
+
+    Raises UsageError if others own the state directory or can write to it.
+    """
+    state = state_directory(environ)
+    try:
+        about = state.stat()
+    except OSError:  # not there yet, or reported when it is used
+        return state / "runs"
+    if about.st_uid != os.geteuid():
+        raise UsageError(
+            f"state directory {state}: user {about.st_uid} owns it",
+            hint="set $DSLAUNCH_STATE to a directory of yours",
+        )
+    if about.st_mode & 0o022 and environ.get("DSLAUNCH_STATE"):
+        raise UsageError(
+            f"state directory {state}: other users can write to it",
+            hint=f"run: chmod go-w {quote(str(state))}",
+        )
+    if about.st_mode & 0o022:  # made under a permissive umask; no other user owns it
+        private.make_directory(str(state.resolve()))
+    return state / "runs"
 
 
 class Record:
@@ -47,7 +72,8 @@ class Record:
         self.directory = directory
         self.failure: OSError | None = None
         self._logs: OrderedDict[str, IO[bytes]] = OrderedDict()
-        directory.mkdir(mode=0o700, parents=True)
+        private.make_directory(str(directory.parent.resolve()))
+        directory.mkdir(mode=0o700)
         # held for as long as this process lives, so that others can tell that it does
         self._lock = _private(directory / LOCK)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -168,8 +194,31 @@ def is_held(directory: Path) -> bool:
     return False
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a whole file of this user alone, in the place of one that is there. Raises OSError."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    with _private(new) as file:
+        file.write(text.encode())
+    new.replace(path)
+
+
+def read_private(path: Path, most: int) -> bytes:
+    """The content of a file that this user alone can have written.
+
+    Raises OSError, also for a file of others or that they can write, and for one that is larger.
+    """
+    fd = private.open_file(str(path), os.O_RDONLY)
+    with os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if about.st_mode & 0o022:
+            raise PermissionError(1, "others can write it", str(path))
+        if about.st_size > most:
+            raise OSError(27, f"it has more than {most} bytes", str(path))
+        return file.read(most)
+
+
 def _private(path: Path) -> IO[bytes]:
     """Open a file of this user alone for appending; what is written is at once there to read."""
-    return os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", buffering=0
-    )
+    fd = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    return os.fdopen(fd, "wb", buffering=0)

@@ -7,8 +7,9 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Node
-from dslaunch.launch.replacement import without
-from dslaunch.run.outcome import Outcome
+from dslaunch.launch.replacement import enough_without, without
+from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import Reached, reach
 
 if TYPE_CHECKING:
@@ -17,16 +18,20 @@ if TYPE_CHECKING:
 END_TIMEOUT = 15.0
 
 
-def choose_again(whole: Whole, outcome: Outcome, count: int) -> tuple[Allocation, str]:
+def choose_again(whole: Whole, count: int) -> tuple[Allocation, str]:
     """The nodes of the next attempt, and in words what changed.
 
     Every node is asked again, and what the last attempt may have left on it is ended: one that
-    does not answer is replaced by a spare, or left out. Raises PlanError if too few are left.
+    does not answer is replaced by a spare, or left out. So is a faulty one that answers, unless too
+    few would be left. Raises PlanError if too few are left.
     """
     allocation = whole.allocation
     nodes = [placement.node for placement in allocation.placements]
     bad = unfit(whole, nodes, count)
     wanted = whole.request.min_nodes or len(whole.request.allocation.placements)
+    faulty = faulty_nodes(whole.outcomes)
+    if enough_without(whole.request.cluster, whole.allocation, {*bad, *faulty}, wanted):
+        bad = {*bad, *faulty}
     while True:
         allocation, words = without(whole.request.cluster, whole.allocation, bad, wanted)
         fresh = [p.node for p in allocation.placements if p.node not in nodes]
@@ -61,6 +66,6 @@ def end_all(reached: Reached, grace: float, by: str | None = None) -> list[str]:
             session, arrival = reached.inbox.get(timeout=0.2)
         except Empty:
             continue
-        if isinstance(arrival, dict) and arrival["event"] == "done" and not arrival["left"]:
+        if isinstance(arrival, NodeEvent) and arrival.event == "done" and not arrival.left:
             waiting.discard(session.host)
     return sorted(waiting)

@@ -12,13 +12,15 @@ from typing import Any
 
 from dslaunch.deepspeed import resume
 from dslaunch.deepspeed.checkpoint import Checkpoint, find
-from dslaunch.deepspeed.placement import rank_map, ranks_path
+from dslaunch.deepspeed.placement import rank_map, ranks_place
 from dslaunch.deepspeed.storage import find_config
 from dslaunch.errors import DslaunchError
 from dslaunch.launch.decide import decide_shared
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Decision
+from dslaunch.protocol.checkpoints import RankMap, Survey, query
+from dslaunch.protocol.queries import Answers
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
@@ -54,15 +56,13 @@ class Settling:
         Raises PlanError for a run that means to resume what its nodes cannot load, NodeError,
         Interrupted.
         """
-        answers = self.look()
-        failed = [f"{h}: {a['error']}" for h, a in answers.items() if "error" in a]
+        told, failed = self.look()
         if failed:
             unknown = Decision(
                 NAME, f"{self.directory} not looked through", failed[0], assumed=True
             )
             return replace(decided, decisions=(*decided.decisions, unknown))
-        told = {host: answer["value"] for host, answer in answers.items()}
-        ranks = next((s["ranks"] for s in told.values() if isinstance(s["ranks"], dict)), None)
+        ranks = next((survey.ranks for survey in told.values() if survey.ranks is not None), None)
         verdict = self.judge(told, ranks, resume.resumed_path(job.args))
         if verdict.problem is not None and self.wanted(job, verdict.newest, ranks):
             raise verdict.problem
@@ -77,59 +77,66 @@ class Settling:
         """Have every node's `latest` name what the first node's does now, if that can be: DeepSpeed
         writes that one alone, and another program may resume later."""
         with contextlib.suppress(DslaunchError):
-            answers = self.look()
-            if all("value" in answer for answer in answers.values()):
-                told = {host: answer["value"] for host, answer in answers.items()}
+            told, failed = self.look()
+            if not failed:
                 self.hand_out(self.judge(told, None, None).in_place, told)
 
-    def look(self) -> dict[str, dict[str, Any]]:
-        """What every node answers about its directory. Raises NodeError, Interrupted."""
-        return self.ask({"do": "survey", "path": self.directory, "seconds": LOOK})
+    def look(self) -> tuple[dict[str, Survey], list[str]]:
+        """What every node has in its directory, and why some could not tell.
+
+        Raises NodeError, also for a node whose answer is invalid, Interrupted.
+        """
+        survey = query("survey")
+        told, failed = {}, []
+        for host, answers in self.ask("survey", path=self.directory, seconds=LOOK).items():
+            why = answers.error(survey)
+            if why is None:
+                told[host] = answers[survey]
+            else:
+                failed.append(f"{host}: {self.directory}: {why}")
+        return told, failed
 
     def judge(
-        self, told: Mapping[str, Any], ranks: Mapping[str, Any] | None, path: str | None
+        self, told: Mapping[str, Survey], ranks: RankMap | None, path: str | None
     ) -> resume.Verdict:
         """What these nodes could resume."""
         found = find(told, {session.host: session.offset for session in self.sessions})
         return resume.judge(found, self.question.allocation, ranks, path)
 
-    def wanted(self, job: Job, newest: Checkpoint | None, ranks: Mapping[str, Any] | None) -> bool:
+    def wanted(self, job: Job, newest: Checkpoint | None, ranks: RankMap | None) -> bool:
         """Whether the job means to resume: it says so, or this run itself has saved it."""
         began = self.began(ranks)
         saved = began is not None and newest is not None and newest.saved > began
         return resume.resuming(job.args) is not None or (self.attempt.count > 0 and saved)
 
-    def began(self, ranks: Mapping[str, Any] | None) -> float | None:
+    def began(self, ranks: RankMap | None) -> float | None:
         """When this run was first started, by what it noted then."""
-        if ranks is None or ranks.get("run") != self.attempt.run:
-            return None
-        value = ranks.get("started")
-        return float(value) if isinstance(value, (int, float)) else None
+        return ranks.started if ranks is not None and ranks.run == self.attempt.run else None
 
-    def note(self, ranks: Mapping[str, Any] | None) -> None:
+    def note(self, ranks: RankMap | None) -> None:
         """Leave the rank map beside the directory."""
         made = rank_map(self.attempt.run, self.question.allocation)
         made["started"] = self.began(ranks) or time.time()
-        self.ask(_text(ranks_path(self.directory), json.dumps(made) + "\n"))
+        directory, name = ranks_place(self.directory)
+        self.ask("text", path=directory, name=name, text=json.dumps(made) + "\n")
 
-    def hand_out(self, checkpoints: Sequence[Checkpoint], told: Mapping[str, Any]) -> list[str]:
+    def hand_out(self, checkpoints: Sequence[Checkpoint], told: Mapping[str, Survey]) -> list[str]:
         """Have `latest` name these on every node; the nodes on which it did not."""
         lacking = set()
         for checkpoint in checkpoints:
-            wrong = {
-                h for h, s in told.items() if s["latest"].get(checkpoint.root) != checkpoint.tag
-            }
+            wrong = {h for h, s in told.items() if s.latest.get(checkpoint.root) != checkpoint.tag}
             if wrong:
-                path = posixpath.join(self.directory, checkpoint.root, "latest")
-                self.ask(_text(path, checkpoint.tag))
+                name = posixpath.normpath(posixpath.join(checkpoint.root, "latest"))
+                self.ask("text", path=self.directory, name=name, text=checkpoint.tag)
             lacking |= wrong
         return [host for host in told if host in lacking]
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Ask every node. Raises NodeError, Interrupted."""
-        asked = [session.ask(shards=question) for session in self.sessions]
+    def ask(self, operation: str, **argument: Any) -> dict[str, Answers]:
+        """Every node's answer to an operation of node/shards.py. Raises NodeError, Interrupted."""
+        question = {"do": operation, **argument}
+        asked = [session.ask({query(operation): question}) for session in self.sessions]
         said = ask_all(asked, self.sessions, self.interrupts)
-        return {s.host: a["shards"] for s, a in zip(self.sessions, said, strict=True)}
+        return {session.host: answers for session, answers in zip(self.sessions, said, strict=True)}
 
 
 def settling(
@@ -141,20 +148,16 @@ def settling(
     interrupts: Interrupts,
 ) -> Settling | None:
     """What is to be done for a job's checkpoints; None where DeepSpeed needs no help: on shared
-    storage or one node, or without a DeepSpeed config among the arguments."""
+    storage or one node, or without a DeepSpeed config among the arguments or in the code."""
     cluster, workdir = question.cluster, question.directories[0]
     checkpoints = cluster.storage.checkpoints or workdir
-    if len(sessions) == 1 or find_config(job.args) is None:
+    if len(sessions) == 1 or (find_config(job.args) is None and not question.configs):
         return None
     if decide_shared(cluster, facts, checkpoints)[0] is not False:
         return None
     given = resume.directory(job.args)
     where = posixpath.join(workdir, given) if given else checkpoints
     return Settling(question, list(sessions), where, attempt, interrupts)
-
-
-def _text(path: str, text: str) -> dict[str, str]:
-    return {"do": "text", "path": path, "text": text}
 
 
 def _decision(

@@ -4,6 +4,7 @@ with what was sent by its checksum before it appears."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 import time
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from pathlib import PurePosixPath
 from typing import Any
 
 from dslaunch.errors import PreflightError
+from dslaunch.protocol.checkpoints import Begun, Piece, Room
 from dslaunch.run.places import LONG, Place, PlaceError, result
 
 PIECE = 1 << 20
@@ -33,17 +34,38 @@ class Transfer:
     """One file that is to be at another place."""
 
     source: Place
-    source_path: str
+    source_directory: str
     target: Place
-    target_path: str
+    target_directory: str
+    path: str
+    """The file, relative to both directories."""
     size: int
     mtime: int
     """Nanoseconds since the epoch, as the source says; kept."""
+    mode: int = 0o600
+    """Its mode at the source; the target gives no more rights than that."""
 
     @property
     def key(self) -> str:
         """Of this version of the file: an earlier try with another key is of no use."""
         return hashlib.sha256(f"{self.size} {self.mtime}".encode()).hexdigest()[:16]
+
+    @property
+    def version(self) -> dict[str, Any]:
+        """The same, as operations of the target take it."""
+        return {"size": self.size, "mtime": self.mtime, "key": self.key}
+
+    def at_source(self, operation: str, **more: Any) -> Future[Any]:
+        """Ask the source about the file."""
+        return self.source.ask(operation, self.source_directory, name=self.path, **more)
+
+    def at_target(self, operation: str, **more: Any) -> Future[Any]:
+        """Ask the target about the file."""
+        return self.target.ask(operation, self.target_directory, name=self.path, **more)
+
+    def begin(self) -> Future[Begun]:
+        """Have the target made ready."""
+        return self.at_target("begin", **self.version)
 
 
 @dataclass(slots=True)
@@ -122,21 +144,21 @@ class _Work:
 
     def one(self, transfer: Transfer) -> None:
         """Copy one file, or what an earlier try has left of it."""
-        target, path = transfer.target, transfer.target_path
-        version = {"size": transfer.size, "mtime": transfer.mtime, "key": transfer.key}
-        begun = result(target.ask("begin", path, **version))
-        if not begun["there"]:
-            checksum = transfer.source.ask("sha256", transfer.source_path)
-            self._pieces(transfer, begun["offset"])
+        begun: Begun = result(transfer.begin())
+        offset = min(begun.offset, transfer.size)
+        if not begun.there:
+            checksum = transfer.at_source("sha256")
+            self._pieces(transfer, offset)
             if self.stopped.is_set():
                 return
-            version["sha256"] = result(checksum, LONG)
-            result(target.ask("finish", path, **version), LONG)
+            digest = result(checksum, LONG)
+            done = {**transfer.version, "mode": transfer.mode, "sha256": digest}
+            result(transfer.at_target("finish", **done), LONG)
         self._count(
-            transfer.size if begun["there"] else 0,
+            transfer.size if begun.there else 0,
             files_done=1,
-            there=int(begun["there"]),
-            resumed=0 if begun["there"] else begun["offset"],
+            there=int(begun.there),
+            resumed=0 if begun.there else offset,
         )
 
     def _pieces(self, transfer: Transfer, offset: int) -> None:
@@ -146,25 +168,27 @@ class _Work:
         coming = deque((at, self._read(transfer, at)) for at in islice(offsets, AHEAD))
         while coming and not self.stopped.is_set():
             at, future = coming.popleft()
-            told = result(future)
-            if (told["size"], told["mtime"]) != (transfer.size, transfer.mtime):
-                where = f"{transfer.source.name}: {transfer.source_path}"
+            piece: Piece = result(future)
+            where = f"{transfer.source.name}: {transfer.path}"
+            if (piece.size, piece.mtime) != (transfer.size, transfer.mtime):
                 raise PlaceError(
                     f"{where} changed while it was copied", hint="wait until it is saved, try again"
                 )
+            after = min(at + PIECE, transfer.size)
+            if _decoded_size(piece.data) != after - at:
+                raise PlaceError(f"{where}: the piece at byte {at} has another size than asked for")
             if (following := next(offsets, None)) is not None:
                 coming.append((following, self._read(transfer, following)))
-            self._write(transfer, at, told["data"])
+            self._write(transfer, at, after, piece.data)
 
-    def _write(self, transfer: Transfer, offset: int, data: str) -> None:
-        after = min(offset + PIECE, transfer.size)
+    def _write(self, transfer: Transfer, offset: int, after: int, data: str) -> None:
         piece = {"offset": offset, "data": data, "key": transfer.key}
-        if result(transfer.target.ask("write", transfer.target_path, **piece)) != after:
-            raise PlaceError(f"{transfer.source_path}: a piece came short")
+        if result(transfer.at_target("write", **piece)) != after:
+            raise PlaceError(f"{transfer.target.name}: {transfer.path}: a piece came short")
         self._count(after - offset)
 
-    def _read(self, transfer: Transfer, offset: int) -> Future[dict[str, Any]]:
-        return transfer.source.ask("read", transfer.source_path, offset=offset, most=PIECE)
+    def _read(self, transfer: Transfer, offset: int) -> Future[Piece]:
+        return transfer.at_source("read", offset=offset, most=PIECE)
 
     def _count(self, size: int, files_done: int = 0, there: int = 0, resumed: int = 0) -> None:
         with self._lock:
@@ -174,6 +198,14 @@ class _Work:
             self.progress.resumed += resumed
 
 
+def _decoded_size(data: str) -> int | None:
+    """How many bytes base64 stands for; None: it is not base64."""
+    try:
+        return len(base64.b64decode(data, validate=True))
+    except ValueError:
+        return None
+
+
 def check_room(transfers: Sequence[Transfer]) -> None:
     """Raise PreflightError naming every place whose disk has no room for what it is to take."""
     by_place: dict[str, list[Transfer]] = {}
@@ -181,12 +213,11 @@ def check_room(transfers: Sequence[Transfer]) -> None:
         by_place.setdefault(transfer.target.name, []).append(transfer)
     small = []
     for name, some in by_place.items():
-        directory = str(PurePosixPath(some[0].target_path).parent)
-        room = result(some[0].target.ask("room", directory))
+        room: Room = result(some[0].target.ask("room", some[0].target_directory))
         wanted = sum(t.size for t in some) - _there(some)
-        if wanted + SPARE > room["free"]:
+        if wanted + SPARE > room.free:
             small.append(
-                f"{name}: {room['path']} has {in_words(room['free'])} free, "
+                f"{name}: {room.path} has {in_words(room.free)} free, "
                 f"{in_words(wanted)} are to be written there, {in_words(SPARE)} to be left"
             )
     if small:
@@ -195,11 +226,8 @@ def check_room(transfers: Sequence[Transfer]) -> None:
 
 def _there(transfers: Sequence[Transfer]) -> int:
     """Bytes that the target has already, of whole files and of earlier tries."""
-    asked = [
-        t.target.ask("begin", t.target_path, size=t.size, mtime=t.mtime, key=t.key)
-        for t in transfers
-    ]
-    return sum(result(future)["offset"] for future in asked)
+    asked = [transfer.begin() for transfer in transfers]
+    return sum(min(result(f).offset, t.size) for f, t in zip(asked, transfers, strict=True))
 
 
 def in_words(size: int) -> str:

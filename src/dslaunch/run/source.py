@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
+import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from dslaunch.errors import PlanError
 from dslaunch.launch.job import Job
+from dslaunch.pysource.imports import Imports, imports_of
+from dslaunch.pysource.values import module_paths
 
 IGNORE_FILE = ".dslaunchignore"
 IGNORED = (
@@ -21,6 +25,10 @@ IGNORED = (
     "*.pt", "*.pth", "*.ckpt", "*.bin",
 )  # fmt: skip
 """Never shipped: what a tool or a training makes, not what its author wrote."""
+FileId = tuple[int, int]
+"""Device and inode: a link has those of what it points to."""
+MOST_TEXT = 2**21
+"""Bytes of a module, config or file of arguments that is read."""
 MOST_FILES = 5_000
 MOST_BYTES = 200 * 2**20
 
@@ -36,6 +44,9 @@ class Source:
     """The script's path in it; None: a module or a program of the nodes."""
     digests: tuple[tuple[str, str], ...]
     """Path and SHA-256 of each file; empty if there is nothing here to compare with."""
+    same: bool = True
+    """Whether a script that is not here must be the same on all nodes: programs that are built
+    for a node, or linked there, need not be."""
 
 
 def find_source(job: Job, cwd: Path, workdir: str) -> Source | None:
@@ -44,23 +55,91 @@ def find_source(job: Job, cwd: Path, workdir: str) -> Source | None:
     `workdir` is the nodes' working directory, which stands for `cwd` here.
     Raises PlanError if the directory is too large to be somebody's code.
     """
+    secrets = secret_files(job)
     if job.kind == "module":
-        return Source(cwd, workdir, None, tuple(digests(cwd)))
+        return Source(cwd, workdir, None, tuple(digests(cwd, secrets)))
     script = cwd / job.program
-    if job.kind == "command" and ("/" not in job.program or not script.is_file()):
+    command = job.kind == "command"
+    if command and not _of_the_job(job.program, cwd):
         return None
     remote = (PurePosixPath(workdir) / job.program).parent
-    source = Source(script.parent, str(remote), script.name, ())
+    source = Source(script.parent, str(remote), script.name, (), same=not command)
     if not script.is_file():
         return source
-    return Source(source.local, source.remote, source.script, tuple(digests(source.local)))
+    return Source(source.local, source.remote, source.script, tuple(digests(source.local, secrets)))
 
 
-def digests(directory: Path) -> Iterator[tuple[str, str]]:
+def _of_the_job(program: str, cwd: Path) -> bool:
+    """Whether a program belongs to the job's files. `bash` and `/bin/bash` are the nodes' own, and
+    so is what lies in an environment (`.venv/bin/accelerate`), which is never shipped."""
+    path = Path(os.path.normpath(cwd / program))
+    if "/" not in program or not path.is_relative_to(cwd):
+        return False
+    inside = path.relative_to(cwd)
+    return not any(ignored(part, IGNORED) for part in (*inside.parents, inside) if part.name)
+
+
+def script_imports(job: Job, cwd: Path) -> Imports:
+    """What the job's script imports, as far as it is here; what lies beside it comes with it."""
+    if job.kind == "command" or not job.program:
+        return Imports()
+    text = program_text(job, cwd)
+    beside = cwd if job.kind == "module" else (cwd / job.program).parent
+    try:
+        names = frozenset(entry.name.partition(".")[0] for entry in beside.iterdir())
+    except OSError:
+        return Imports()
+    if text is not None:
+        return imports_of(text, names)
+    # a module that does not come with the job must be installed on the nodes
+    needed = {job.program.partition(".")[0]} - names if job.kind == "module" else set()
+    return Imports(certain=tuple(needed))
+
+
+def program_text(job: Job, cwd: Path) -> str | None:
+    """The source of the job's script or module; None: it is not here, or no text."""
+    if job.kind == "command" or not job.program:
+        return None
+    names = main_files(job.program) if job.kind == "module" else (job.program,)
+    texts = (read_small(cwd / name) for name in names)
+    return next((text for text in texts if text is not None), None)
+
+
+def main_files(module: str) -> tuple[str, ...]:
+    """The files that `python -m MODULE` may run, relative to the working directory."""
+    return (*module_paths(f"{module}.__main__", ""), *module_paths(module, ""))
+
+
+def read_small(path: Path) -> str | None:
+    """The text of a file; None for what is not there, too large or no text."""
+    try:
+        return path.read_text("utf-8") if path.stat().st_size <= MOST_TEXT else None
+    except (OSError, ValueError):
+        return None
+
+
+def secret_files(job: Job) -> frozenset[FileId]:
+    """The files that hold the job's secrets, whatever their names: they are never shipped."""
+    found = set()
+    for secret in job.secrets:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            if secret.file is not None:
+                found.add(_file_id(Path(secret.file).expanduser().stat()))
+    return frozenset(found)
+
+
+def _file_id(status: os.stat_result) -> FileId:
+    return status.st_dev, status.st_ino
+
+
+def digests(directory: Path, secrets: frozenset[FileId] = frozenset()) -> Iterator[tuple[str, str]]:
     """Path and SHA-256 of each file to ship, in a stable order. Raises PlanError."""
     total = 0
     for count, path in enumerate(walk(directory), 1):
-        total += (directory / path).stat().st_size
+        status = (directory / path).stat()
+        if _file_id(status) in secrets:
+            continue
+        total += status.st_size
         if count > MOST_FILES or total > MOST_BYTES:
             raise PlanError(
                 f"{directory} is too large to ship: more than {MOST_FILES} files or "
@@ -88,12 +167,30 @@ def ignored(path: Path, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, p) for p in patterns for name in names)
 
 
-def archive(source: Source, paths: list[str]) -> IO[bytes]:
-    """A compressed tar archive of some of the files, rewound, in an unnamed temporary file."""
+def archive(
+    source: Source, paths: Sequence[str], changed: Mapping[str, str] | None = None
+) -> IO[bytes]:
+    """A compressed tar archive of some of the files, rewound, in an unnamed temporary file.
+
+    `changed`: the files that are shipped with another text.
+    """
+    # only what was offered is shipped, also if a node asks for more
+    offered = dict(source.digests)
+    strange = [path for path in paths if path not in offered]
+    if strange:
+        raise PlanError(f"{strange[0]!r} is none of the job's files in {source.local}")
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller reads and closes it
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1, dereference=True) as tar:
         for path in paths:
-            tar.add(source.local / path, arcname=path, recursive=False, filter=_anonymous)
+            member = _anonymous(tar.gettarinfo(source.local / path, arcname=path))
+            text = (changed or {}).get(path)
+            if text is None:
+                with (source.local / path).open("rb") as content:
+                    tar.addfile(member, content)
+            else:
+                data = text.encode()
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
     file.seek(0)
     return file
 

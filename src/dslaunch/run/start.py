@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch import launchers
 from dslaunch.launch.facts import facts_to_json
-from dslaunch.launch.plan import World, make_plan
+from dslaunch.launch.plan import Decision, World, make_plan
 from dslaunch.launch.serialise import to_json
-from dslaunch.run.detach import detach
-from dslaunch.run.ds_config import config_errors, warnings
+from dslaunch.run.detach import control, detach
+from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
-from dslaunch.run.prepare import decide, inquiry, ship
+from dslaunch.run.prepare import config_files, decide, inquiry, ship
 from dslaunch.run.resume import Attempt, settling
 from dslaunch.run.supervisor import Supervisor
 from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
     from dslaunch.launch.plan import Plan
+    from dslaunch.run.detach import Control
     from dslaunch.run.launch import Whole
     from dslaunch.run.opening import Opening
     from dslaunch.run.outcome import Outcome
@@ -39,19 +40,24 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     request, allocation, interrupts = whole.request, whole.allocation, whole.interrupts
     job = counted(request, count)
     question = inquiry(request.cluster, allocation, job, request.cwd)
-    gate = Gate(question, job, opening.connections) if request.preflight else None
-    errors = config_errors(request.job, request.cwd, allocation)
+    in_code = config_files(question, request.cwd)
+    errors = config_errors(job, request.cwd, allocation, in_code)
+    if not request.force:
+        refuse(errors)
+    gate = None
+    if request.preflight:
+        gate = Gate(question, job, opening.connections, request.cwd)
     sessions = _greeted(whole, opening)
     if count:
         question = replace(question, before=agent_run(whole.run, count - 1))
     facts = gather(question, sessions, interrupts)
     decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-    kept = settling(
-        *(question, request.job, sessions, facts, Attempt(whole.run, count)), interrupts
-    )
+    attempt = Attempt(whole.run, count)
+    kept = settling(question, request.job, sessions, facts, attempt, interrupts)
     decided = kept.before(request.job, decided) if kept else decided
-    decided = gate.passed(decided) if gate else decided
-    decided = replace(decided, decisions=(*decided.decisions, *warnings(errors)))
+    if gate:
+        decided = gate.passed(decided, interrupts, shipping=bool(shipments))
+    decided = replace(decided, decisions=(*_way(whole), *decided.decisions, *warnings(errors)))
     world = World(allocation, decided.rendezvous, job.min_nodes)
     launchers.get(job.launcher).check(world)
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
@@ -60,8 +66,12 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     record.write(numbered("facts", count), facts_to_json(facts))
     whole.screen.plan(plan, record.directory)
     ship(question.source, shipments, sessions, interrupts)
+    if gate:
+        gate.after_shipping(interrupts)
     interrupts.check()
-    outcome = _run(whole, sessions, inbox, plan, record)
+    listens = control(request.cluster.network, facts, decided.rendezvous)
+    offloads = offloads_to_host(request.job, request.cwd, in_code)
+    outcome = _run(whole, sessions, inbox, plan, record, control=listens, offloads=offloads)
     if kept is not None and not request.detached:
         kept.after()
     return outcome
@@ -70,6 +80,14 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
 def numbered(name: str, count: int) -> str:
     """The file of one attempt: `plan.json`, `plan-1.json`."""
     return f"{name}-{count}.json" if count else f"{name}.json"
+
+
+def _way(whole: Whole) -> tuple[Decision, ...]:
+    """How the nodes are reached, if that is not as always."""
+    chosen = whole.transport
+    if chosen is None or not chosen.notable:
+        return ()
+    return (Decision("transport", chosen.name, chosen.why),)
 
 
 def _greeted(whole: Whole, opening: Opening) -> list[Session]:
@@ -82,14 +100,30 @@ def _greeted(whole: Whole, opening: Opening) -> list[Session]:
 
 
 def _run(
-    whole: Whole, sessions: list[Session], inbox: Inbox, plan: Plan, record: Record
+    whole: Whole,
+    sessions: list[Session],
+    inbox: Inbox,
+    plan: Plan,
+    record: Record,
+    *,
+    control: Control,
+    offloads: bool,
 ) -> Outcome:
     request = whole.request
     screen, interrupts = whole.screen, whole.interrupts
     watch = Watch(screen, record, lambda: screen.unseen or interrupts.count > 1)
+    watch.history.offloads = offloads
     if whole.elastic:
         watch.history.least = request.min_nodes or len(plan.nodes)
     if request.detached:
-        return detach(sessions, inbox, watch, plan, whole.secrets, request.patience)
+        return detach(
+            sessions=sessions,
+            inbox=inbox,
+            watch=watch,
+            plan=plan,
+            secrets=whole.secrets,
+            patience=request.patience,
+            control=control,
+        )
     supervisor = Supervisor(sessions, inbox, watch, whole.interrupts, request.patience)
     return supervisor.run(plan, whole.secrets)

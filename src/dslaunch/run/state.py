@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.protocol.queries import RUN_ON_NODE, RUNS, Answers, RunOnNode
+from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.reach import Reached, ask
@@ -110,15 +114,41 @@ def history_of(events: Iterable[Event]) -> History:
 
 
 def local_runs(environ: Mapping[str, str]) -> list[Local]:
-    """The runs that were started from this machine, the newest last."""
+    """The runs that were started from this machine, by the time of their start, the newest last.
+
+    Not by the directory's time, which every note in a record changes. Raises UsageError.
+    """
+    return sorted(_without_parts_of_jobs(_recorded(environ)), key=_started)
+
+
+def _recorded(environ: Mapping[str, str]) -> list[Local]:
+    """All records. Raises UsageError."""
     try:
-        directories = sorted(
-            runs_directory(environ).iterdir(), key=lambda path: path.stat().st_mtime
-        )
+        directories = sorted(path for path in runs_directory(environ).iterdir() if _is_own(path))
     except OSError:
         return []
-    found = (_local(directory) for directory in directories)
-    return [run for run in found if run is not None]
+    return [run for run in map(_local, directories) if run is not None]
+
+
+def _without_parts_of_jobs(runs: list[Local]) -> Iterator[Local]:
+    """The runs without those that ran within a job of SLURM that is one of them: the job is what
+    was started, and is looked after as a whole."""
+    jobs = [run.about["slurm"] for run in runs if isinstance(run.about.get("slurm"), dict)]
+    tokens = {job.get("token") for job in jobs} - {"", None}
+    for run in runs:
+        if run.about.get("submission") not in tokens:
+            yield run
+
+
+def _started(run: Local) -> float:
+    when = run.about.get("started")
+    return float(when) if isinstance(when, int | float) else 0.0
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a record is of this user: earlier versions let the group write beside it."""
+    about = path.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
 
 
 def _local(directory: Path) -> Local | None:
@@ -126,6 +156,11 @@ def _local(directory: Path) -> Local | None:
     if about is None:
         return None
     return Local(directory.name, directory, about, is_held(directory), _json(directory / RESULT))
+
+
+def recorded_result(directory: Path) -> Mapping[str, Any] | None:
+    """The result that is recorded by now; None: the end was not seen."""
+    return _json(directory / RESULT)
 
 
 def find_local(name: str, environ: Mapping[str, str]) -> Local | None:
@@ -139,6 +174,11 @@ def find_local(name: str, environ: Mapping[str, str]) -> Local | None:
             raise UsageError("no run was started from this machine")
         return runs[-1]
     return one_of({run.run: run for run in runs}, name)
+
+
+def find_exactly(name: str, environ: Mapping[str, str]) -> Local | None:
+    """The run of exactly that name; None without one."""
+    return next((run for run in _recorded(environ) if run.run == name), None)
 
 
 def one_of(runs: Mapping[str, Value], name: str) -> Value | None:
@@ -167,31 +207,51 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def node_runs(reached: Reached) -> dict[str, RunState]:
     """Every run that the nodes know of, by name. Nodes that fail are in `reached.failures`."""
-    answers = ask(reached, runs=None)
+    answers = ask(reached, {RUNS: None})
+    known = reached.sessions.keys() | reached.failures.keys()
     found: dict[str, RunState] = {}
     for host, answer in answers.items():
-        for told in answer["runs"].get("value", ()):
-            state = found.setdefault(told["run"], _empty(told))
+        for told in _runs_of(host, answer, reached):
+            state = _joined(found.get(told.run), told, host, known)
             offset = reached.sessions[host].offset
             nodes = {**state.nodes, host: _on_node(host, told, offset)}
-            found[told["run"]] = replace(state, nodes=nodes)
+            found[told.run] = replace(state, nodes=nodes)
     return {run: _complete(state, reached.failures) for run, state in sorted(found.items())}
 
 
-def _empty(told: Mapping[str, Any]) -> RunState:
-    hosts = tuple(told["hosts"])
-    return RunState(
-        told["run"], told["cluster"], told["launcher"], told["started"], told["detached"], hosts
+def _runs_of(host: str, answer: Answers, reached: Reached) -> Iterator[RunOnNode]:
+    """The runs of one node; a record that is invalid is noted as a failure of the node."""
+    for record in answer.get(RUNS) or ():
+        try:
+            yield parse(RUN_ON_NODE, record)
+        except InvalidAnswer as error:
+            why = f"its record of a run is invalid: {error}"
+            reached.failures[host] = NodeFailure(host, "protocol", why)
+
+
+def _joined(state: RunState | None, told: RunOnNode, host: str, known: Set[str]) -> RunState:
+    """The run with the nodes that this one says it has. One node's word is not enough to leave
+    out others: they are those that any node names, and all that know the run."""
+    before = state or RunState(
+        run=told.run,
+        cluster=told.cluster,
+        launcher=told.launcher,
+        started=told.started,
+        detached=told.detached,
+        hosts=(),
     )
+    named = [name for name in told.hosts if name in known]
+    hosts = dict.fromkeys([*before.hosts, *named, host])
+    return replace(before, hosts=tuple(hosts))
 
 
-def _on_node(host: str, told: Mapping[str, Any], offset: float) -> OnNode:
-    events = tuple(read_event(host, message, offset) for message in told["events"])
+def _on_node(host: str, told: RunOnNode, offset: float) -> OnNode:
+    events = tuple(read_event(host, event, offset) for event in told.typed_events())
     over = any(event.kind == "ended" for event in events)
-    state: NodeState = "running" if told["living"] and not over else "ended"
-    if not told["living"] and (told["left"] or not over):
-        state = "orphaned" if told["left"] else "ended"
-    return OnNode(state, tuple(told["ranks"]), events, tuple(told["left"]))
+    state: NodeState = "running" if told.living and not over else "ended"
+    if not told.living and (told.left or not over):
+        state = "orphaned" if told.left else "ended"
+    return OnNode(state, told.ranks, events, told.left)
 
 
 def _complete(state: RunState, failures: Mapping[str, NodeFailure]) -> RunState:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dslaunch.errors import NodeFailure
 from dslaunch.launch.plan import NodePlan, Plan
 from dslaunch.node.frames import Output
+from dslaunch.protocol.messages import Gone, NodeEvent
+from dslaunch.protocol.queries import STACKS
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal
@@ -18,7 +20,7 @@ from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
 if TYPE_CHECKING:
-    from dslaunch.node.frames import Message
+    from dslaunch.run.secret import Secret
 
 LOOK = 0.1
 CONFIRM = 10.0
@@ -44,13 +46,16 @@ class Supervisor:
         self.stacks: dict[str, Any] = {}
         self.stop_deadline: float | None = None
         self.insisted = False
+        self.notices = 0
+        """How many notices the ranks were given."""
         self.first_good_end: float | None = None
 
-    def run(self, plan: Plan, secrets: dict[str, str]) -> Outcome:
+    def run(self, plan: Plan, secrets: dict[str, Secret]) -> Outcome:
         """Start the plan on all nodes and stay until it has ended everywhere."""
         for session, node in zip(self.sessions, plan.nodes, strict=True):
+            session.expect(ranks_of(node))
             session.follow(hold=True)
-            session.send(**start_message(plan, node, secrets))
+            session.send(**start_message(plan, node, secrets), notice=self.interrupts.notice)
         while self.running:
             self._step()
         return replace(
@@ -75,7 +80,7 @@ class Supervisor:
         if isinstance(arrival, Output):
             self.watch.output(session.host, arrival, session.offset)
         elif isinstance(arrival, Lost):
-            self._lost(session, arrival.failure)
+            self._lost(session, arrival.failure, arrival.gone)
         elif isinstance(arrival, Away):
             self._happened(Event(time.time(), "away", session.host, text=arrival.failure.message))
         elif isinstance(arrival, Back):
@@ -83,23 +88,28 @@ class Supervisor:
         else:
             self._said(session, arrival)
 
-    def _said(self, session: Session, message: Message) -> None:
-        if message["event"] == "done":
-            self.watch.left += [f"{session.host}: {pid}" for pid in message["left"]]
+    def _said(self, session: Session, event: NodeEvent) -> None:
+        if event.event == "done":
+            self.watch.left += [f"{session.host}: {pid}" for pid in event.left]
             self.running.pop(session.host, None)
-        self._happened(read_event(session.host, message, session.offset))
-        if message["event"] == "stopping":
-            self._stopped_by(message["by"] or "somebody")
-        elif message["event"] == "ending" and self.stop_deadline is None:
-            self._give_up(f"{session.host} ended the run: {message['error']}", "a node ended")
+        self._happened(read_event(session.host, event, session.offset))
+        if event.event == "stopping":
+            self._stopped_by(event.by or "somebody")
+        elif event.event == "ending" and event.process is None and self.stop_deadline is None:
+            self._give_up(f"{session.host} ended the run: {event.error}", "a node ended")
 
     def _happened(self, event: Event) -> None:
         self.watch.happened(event)
         if event.kind == "exit" and self.first_good_end is None and not failed(event):
             self.first_good_end = time.monotonic()
-        if fatal(event, self.history) and self.stop_deadline is None:
-            why = f"{event.host} was lost" if event.kind == "lost" else "a rank failed"
-            self._stop(self.patience.grace, why, at=event.time)
+        if self._must_end(event) and self.stop_deadline is None:
+            self._stop(self.patience.grace, _why_fatal(event), at=event.time)
+
+    def _must_end(self, event: Event) -> bool:
+        """Whether this event ends the run. After a notice each rank saves and ends by itself, with
+        whatever code: the others are not ended before they have saved."""
+        saved = self.notices > 0 and event.kind == "exit"
+        return fatal(event, self.history) and not saved
 
     def _back(self, session: Session, arrival: Back) -> None:
         """Say it, and say again what may not have arrived."""
@@ -112,16 +122,27 @@ class Supervisor:
             self.history.interrupted, self.history.stopped_by = True, who
             self._stop(self.patience.grace, f"stopped by {who}")
 
-    def _lost(self, session: Session, failure: NodeFailure) -> None:
+    def _lost(self, session: Session, failure: NodeFailure, gone: Gone | None = None) -> None:
         if self.running.pop(session.host, None) is None:
             return
-        self.unconfirmed.append(session.host)
-        self._happened(Event(time.time(), "lost", session.host, text=failure.message))
+        if gone is None or not gone.over:
+            self.unconfirmed.append(session.host)
+        event = Event(time.time(), "lost", session.host, text=failure.message)
+        if gone is not None:
+            event = replace(
+                event,
+                process="agent",
+                signal=gone.signal,
+                text=gone.error or failure.message,
+                trace=gone.trace,
+            )
+        self._happened(event)
 
     # ------------------------------------------------------------ what must be looked at
 
     def _look(self) -> None:
         self._look_at_the_user()
+        self._look_for_a_notice()
         now = time.monotonic()
         waited = now - (self.first_good_end or now)
         if self.stop_deadline is None and waited > self.patience.exit_timeout:
@@ -154,6 +175,15 @@ class Supervisor:
         self.history.timed_out = message
         self._stop(self.patience.grace, why)
 
+    def _look_for_a_notice(self) -> None:
+        number = self.interrupts.notice
+        if number is None or self.interrupts.notices == self.notices:
+            return
+        self.notices = self.interrupts.notices
+        for session in self.running.values():
+            session.send(op="notice", number=int(number))
+        self._happened(Event(time.time(), "noticed", signal=int(number), text=number.name))
+
     def _look_at_the_user(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
             self.history.interrupted = True
@@ -177,34 +207,46 @@ class Supervisor:
         self._happened(Event(time.time(), "stopping", text=why))
 
 
+def _why_fatal(event: Event) -> str:
+    """Why the run must end, in a few words."""
+    if event.process is not None:
+        return f"the {event.process} on {event.host} was ended"
+    return f"{event.host} was lost" if event.kind == "lost" else "a rank failed"
+
+
 def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
     """What every rank is doing: host -> rank -> stacks; nodes that do not answer are left out."""
     from concurrent.futures import wait
 
     asked = {
-        session.host: session.request("stacks", timeout=timeout * 2 / 3) for session in sessions
+        session.host: session.request("stacks", STACKS, timeout=timeout * 2 / 3)
+        for session in sessions
     }
     wait(asked.values(), timeout)
+    own = {session.host: session.ranks for session in sessions}
     return {
-        host: future.result()
+        host: {rank: each for rank, each in future.result().items() if int(rank) in own[host]}
         for host, future in asked.items()
         if future.done() and future.exception() is None
     }
 
 
-def start_message(plan: Plan, node: NodePlan, secrets: dict[str, str]) -> dict[str, Any]:
+def ranks_of(node: NodePlan) -> range:
+    """The ranks that a node may report of."""
+    return range(node.first_rank, node.first_rank + len(node.slots))
+
+
+def start_message(plan: Plan, node: NodePlan, secrets: dict[str, Secret]) -> dict[str, Any]:
     """What tells an agent to start its node's processes. The only place where secrets go."""
     return {
         "op": "start",
         "processes": [
-            {"argv": _words(p.command.argv), "env": dict(p.env), "rank": p.rank}
-            for p in node.processes
+            {"argv": p.command.words(), "env": dict(p.env), "rank": p.rank} for p in node.processes
         ],
-        "env": dict(node.env) | secrets,
+        "env": dict(node.env) | {name: secret.reveal() for name, secret in secrets.items()},
         "secret": list(secrets),
         "cwd": node.cwd,
         "files": [asdict(file) for file in node.files],
-        "rank_files": asdict(node.rank_files) if node.rank_files else None,
         "slots": len(node.slots),
         "first_rank": node.first_rank,
         "master_port": plan.rendezvous.port,
@@ -219,14 +261,6 @@ def about(plan: Plan, node: NodePlan) -> dict[str, Any]:
         "launcher": plan.launcher,
         "hosts": [each.host for each in plan.nodes],
         "world_size": plan.world_size,
-        "ranks": list(range(node.first_rank, node.first_rank + len(node.slots))),
+        "ranks": list(ranks_of(node)),
         "started": time.time(),
     }
-
-
-def _words(argv: tuple[Any, ...]) -> list[Any]:
-    """Words as JSON: text, or a list of texts and `{"name": variable}`."""
-    return [
-        w if isinstance(w, str) else [p if isinstance(p, str) else {"name": p.name} for p in w]
-        for w in argv
-    ]

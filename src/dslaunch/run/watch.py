@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from dslaunch.node.frames import NO_RANK, Output
-from dslaunch.run.events import Event, Kind, Line
+from dslaunch.protocol.messages import NodeEvent
+from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.outcome import History, Outcome, Source, judge
 from dslaunch.run.record import Record
 
-if TYPE_CHECKING:
-    from dslaunch.node.frames import Message
-
 KEPT_LINES = 40
-KNOWN_FIELDS = ("code", "signal", "pid", "asked", "evidence")
 
 
 class Screen(Protocol):
@@ -38,8 +35,11 @@ class Watch:
         screen: Screen,
         record: Record | None = None,
         unseen: Callable[[], bool] = lambda: False,
+        task: str = "",
     ) -> None:
         self.screen, self.record = screen, record
+        self.task = task
+        """Of a SLURM array, such as `12_3`; empty: the run is no task."""
         self.unseen = unseen
         """Whether nobody sees the lines, so that only the last of many are made."""
         self.history = History()
@@ -54,9 +54,11 @@ class Watch:
         if event.kind == "ended":
             for source in [s for s in self.last if s[0] == event.host]:
                 self.flush(source)
-        self.history.events.append(event)
+        self.history.note(event)
         if self.record is not None:
             self.record.event(event)
+            if event.trace is not None:
+                self.record.write(f"agent.{event.host}.log", event.trace)
         self.screen.event(event)
 
     def output(self, host: str, output: Output, offset: float) -> None:
@@ -64,10 +66,17 @@ class Watch:
         source = (host, None if output.rank == NO_RANK else output.rank)
         when = output.time - offset
         if self.record is not None:
-            self.record.output(*source, output.data, when, output.stream)
+            name = f"{self.task}.{host}" if self.task else host
+            self.record.output(name, source[1], output.data, when, output.stream)
         data = _last_lines(output.data) if self.unseen() else output.data
         for line in self.lines[source, output.stream].feed(data, time.monotonic()):
             self._line(source, output.stream, line, when)
+
+    def begin_again(self) -> None:
+        """Forget what has happened and was written: another start of the same run begins."""
+        self.flush_all()
+        self.history = History()
+        self.last.clear()
 
     def flush(self, source: Source) -> None:
         """Give what is left of a rank's streams when it has ended."""
@@ -89,7 +98,7 @@ class Watch:
         text = printable(line)
         self.last[source].append(text)
         name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
-        self.screen.line(Line(when, *source, name, text))
+        self.screen.line(Line(when, *source, name, text, self.task))
 
 
 def _last_lines(data: bytes) -> bytes:
@@ -98,10 +107,18 @@ def _last_lines(data: bytes) -> bytes:
     return data if len(last) <= KEPT_LINES else b"\n" + b"\n".join(last)
 
 
-def read_event(host: str, message: Message, offset: float) -> Event:
+def read_event(host: str, told: NodeEvent, offset: float) -> Event:
     """What an agent says, by our clock; its own is `offset` seconds ahead."""
-    rank = None if message.get("rank", NO_RANK) == NO_RANK else message["rank"]
-    known: dict[str, Any] = {name: message.get(name) for name in KNOWN_FIELDS}
-    kind: Kind = "ended" if message["event"] == "done" else message["event"]
-    text = message.get("error") or message.get("by")
-    return Event(message["time"] - offset, kind, host, rank, **known, text=text)
+    return Event(
+        time=told.time - offset,
+        kind="ended" if told.event == "done" else told.event,
+        host=host,
+        rank=None if told.rank == NO_RANK else told.rank,
+        code=told.code,
+        signal=told.signal,
+        pid=told.pid,
+        asked=told.asked,
+        process=told.process,
+        text=told.error or told.by or told.contained,
+        evidence=told.evidence,
+    )

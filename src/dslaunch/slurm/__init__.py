@@ -1,1 +1,1 @@
-"""Jobs of SLURM: submitted, followed, explained, cancelled; and the scripts that others wrote."""
+"""Jobs of SLURM: submitted, followed, explained, canceled; and the scripts that others wrote."""

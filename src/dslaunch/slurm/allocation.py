@@ -1,25 +1,22 @@
-"""Nodes that SLURM gives or has: from the variables of an allocation, or of a partition. Pure."""
+"""Nodes that SLURM gives, by the variables of an allocation. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dslaunch.cluster.discover import Discovered, gpus_per_node, run_lengths
+from dslaunch.cluster.discover import gpus_per_node, run_lengths
 from dslaunch.cluster.model import MOST_SLOTS, Cluster, Node
 from dslaunch.cluster.nodeset import expand, fold, numbers
 from dslaunch.errors import UsageError
+from dslaunch.slurm.nodes import node_names
+from dslaunch.slurm.states import whole_number
 
-UNUSABLE = ("DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING", "UNKNOWN")
-"""Parts of a node's state in which it gets no jobs (sinfo(1), "NODE STATE CODES"); one that is
-powered down does, and is powered up for them."""
-_INDEXES = re.compile(r"Nodes=(\S+) .*?GRES=\S*gpu\S*?\(IDX:([\d,-]+)\)")
-_GRES = re.compile(r"gpu(?::([\w.-]+))?:(\d+)")
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z]\w*)=(\S*)")
-_STATES = {"*": "NOT_RESPONDING", "$": "MAINT", "@": "REBOOT"}
+_INDEXES = re.compile(r"(?:^|,)gpu(?::[\w.-]{1,64})?:[0-9]{1,9}\(IDX:([0-9,-]+)\)")
+"""GPUs of one type, in a list of all generic resources that a job has on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,8 @@ class Given:
     host: str
     slots: tuple[int, ...] | None
     """The GPUs, or as many numbers as tasks; None: SLURM does not say."""
+    gpus: int | None = None
+    """How many GPUs the allocation has there; None: SLURM does not say."""
 
 
 def given(environ: Mapping[str, str], detail: str = "") -> tuple[Given, ...]:
@@ -51,14 +50,17 @@ def given(environ: Mapping[str, str], detail: str = "") -> tuple[Given, ...]:
         counts = _counts(environ, group, len(hosts))
         for host, count in zip(hosts, counts, strict=True):
             known = indexes.get(host)
-            found.append(Given(host, known or (tuple(range(count)) if count else None)))
+            numbered = tuple(range(count)) if count else None
+            found.append(Given(host, known or numbered, len(known) if known else None))
     return tuple(found)
 
 
 def _groups(environ: Mapping[str, str]) -> list[str]:
     """The endings of the variables of a heterogeneous job's components."""
-    size = environ.get("SLURM_HET_SIZE", "")
-    return [f"_HET_GROUP_{i}" for i in range(int(size))] if size.isdecimal() else [""]
+    size = whole_number(environ.get("SLURM_HET_SIZE", ""))
+    if size is None:
+        return [""]
+    return [f"_HET_GROUP_{i}" for i in range(min(size, MOST_SLOTS))]
 
 
 def _counts(environ: Mapping[str, str], group: str, nodes: int) -> list[int | None]:
@@ -73,11 +75,21 @@ def _counts(environ: Mapping[str, str], group: str, nodes: int) -> list[int | No
 
 
 def gpu_indexes(detail: str) -> dict[str, tuple[int, ...]]:
-    """Which GPUs of each node a job has, by `scontrol --details show job`: `gpu:2(IDX:0-1)`."""
+    """Which GPUs of each node a job has, by `scontrol --details show job`: `gpu:2(IDX:0-1)`.
+
+    A node may have GPUs of several types, each with its own entry.
+    """
     found: dict[str, tuple[int, ...]] = {}
-    for folded, indexes in _INDEXES.findall(detail):
-        ids = tuple(n for part in indexes.split(",") for n in _span(part))
-        found |= dict.fromkeys(_expanded(folded), ids)
+    folded = ""
+    for name, _, value in (word.partition("=") for word in detail.split()):
+        if name == "Nodes":
+            folded = value
+        if name != "GRES" or not folded:
+            continue
+        parts = [part for listed in _INDEXES.findall(value) for part in listed.split(",")]
+        ids = tuple(sorted({number for part in parts for number in _span(part)}))
+        if ids:
+            found |= dict.fromkeys(node_names(folded), ids)
     return found
 
 
@@ -90,11 +102,31 @@ def seen_by_steps(said: str) -> dict[str, tuple[int, ...]]:
     for line in said.splitlines():
         host, _, listed = line.partition("=")
         names = [name for name in listed.split(",") if name and name != "NoDevFiles"]
-        if names and all(name.isdecimal() for name in names):
-            found[host] = tuple(sorted(map(int, names)))
+        indexes = [whole_number(name) for name in names]
+        known = [index for index in indexes if index is not None]
+        if names and len(known) == len(names):
+            found[host] = tuple(sorted(known))
         elif names:
             found[host] = tuple(range(len(names)))
     return found
+
+
+def fewer_gpus(nodes: Iterable[Node], seen: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """What is wrong where the steps of an allocation see other GPUs than the job has: a line for
+    each pair of numbers, with its nodes.
+
+    Nodes of which either is unknown are left out: SLURM sets no variable for GPUs that it does not
+    bind.
+    """
+    wrong: dict[tuple[int, int], list[str]] = {}
+    for node in nodes:
+        found = len(seen.get(node.host, ()))
+        if node.step_gpus is not None and found and found != node.step_gpus:
+            wrong.setdefault((found, node.step_gpus), []).append(node.host)
+    return tuple(
+        f"{fold(hosts)}: a step gets {found} of the {count} GPUs that the job has there"
+        for (found, count), hosts in wrong.items()
+    )
 
 
 def _span(text: str) -> tuple[int, ...]:
@@ -122,7 +154,8 @@ def in_allocation(cluster: Cluster, nodes: tuple[Given, ...]) -> Cluster:
 
     def node(one: Given) -> Node:
         base = known.get(one.host) or replace(like, host=one.host)
-        return replace(base, slots=one.slots or base.slots, spare=False)
+        slots = one.slots or base.slots
+        return replace(base, slots=slots, spare=False, step_gpus=one.gpus)
 
     return replace(cluster, nodes=tuple(map(node, nodes)))
 
@@ -135,7 +168,8 @@ def bare_cluster(nodes: tuple[Given, ...], name: str = "slurm") -> Cluster:
             f"SLURM does not say how many ranks {fold(unknown)} can have",
             hint="ask for --gres=gpu:N or --ntasks-per-node=N, or name a cluster file",
         )
-    return Cluster(name, tuple(Node(one.host, one.slots or ()) for one in nodes))
+    made = (Node(one.host, one.slots or (), step_gpus=one.gpus) for one in nodes)
+    return Cluster(name, tuple(made))
 
 
 def file_of(cluster: Cluster, text: str) -> str:
@@ -156,74 +190,5 @@ def _entry(node: Node) -> dict[str, Any]:
     """A node as the file has it."""
     pairs = {name: dict(getattr(node, name)) for name in ("env", "labels")}
     values = asdict(node) | pairs | {"slots": list(node.slots)}
+    values.pop("step_gpus")  # of this allocation, not of the file
     return {name: value for name, value in values.items() if value not in (None, {}, False)}
-
-
-# ---------------------------------------------------------------- a partition
-
-
-def from_partition(text: str, partition: str, slots: int | None = None) -> Discovered:
-    """The nodes of a partition by `scontrol show node`, in one or many lines each.
-
-    Left out, with a note, are those that get no jobs. Raises UsageError.
-    """
-    records = re.split(r"(?m)^(?=NodeName=)", text)
-    fields = [dict(_FIELD.findall(record)) for record in records if "NodeName=" in record]
-    rows = [
-        (f["NodeName"], f.get("Gres", ""), f.get("State", ""))
-        for f in fields
-        if partition in f.get("Partitions", "").split(",")
-    ]
-    return _discovered(rows, partition, slots)
-
-
-def from_sinfo(text: str, partition: str, slots: int | None = None) -> Discovered:
-    """Likewise by `sinfo --Node --noheader --partition=P --format='%N|%G|%T'`."""
-    rows = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) == 3 and cells[0]:
-            rows.append((cells[0], cells[1], cells[2]))
-    return _discovered(rows, partition, slots)
-
-
-def _discovered(rows: list[tuple[str, str, str]], partition: str, slots: int | None) -> Discovered:
-    # a node of several lines is one node
-    unique = {name: (gres, state) for name, gres, state in rows}
-    good = {name: gres for name, (gres, state) in unique.items() if usable(state)}
-    bad = [name for name in unique if name not in good]
-    if not good:
-        why = f"all of its nodes are down or drained: {fold(bad)}" if bad else "it has no nodes"
-        raise UsageError(f"partition {partition}: {why}", hint="`sinfo -s` lists the partitions")
-    counts = {name: slots or gpus_of(gres) for name, gres in good.items()}
-    notes = [f"left out, since they get no jobs now: {fold(bad)}"] if bad else []
-    types = sorted({kind for gres in good.values() for kind in _kinds(gres)})
-    notes += [f"GPUs by name: {', '.join(types)}"] if types else []
-    return Discovered(
-        f"SLURM's partition {partition}",
-        tuple((name, min(count or 1, MOST_SLOTS)) for name, count in counts.items()),
-        guessed_slots=not all(counts.values()),
-        notes=tuple(notes),
-    )
-
-
-def usable(state: str) -> bool:
-    """Whether a node of this state gets jobs: `IDLE+DRAIN` and `down*` do not."""
-    whole = state.upper() + "".join(f"+{word}" for mark, word in _STATES.items() if mark in state)
-    return not any(part.startswith(bad) for part in re.split(r"\W+", whole) for bad in UNUSABLE)
-
-
-def gpus_of(gres: str) -> int:
-    """How many GPUs `gpu:a100:4(S:0-1),gpu:h100:2` are; 0: none."""
-    return sum(int(count) for _, count in _GRES.findall(gres))
-
-
-def _kinds(gres: str) -> Iterator[str]:
-    return (kind for kind, _ in _GRES.findall(gres) if kind)
-
-
-def partition_file(found: Discovered, partition: str) -> str:
-    """A cluster file for a partition's nodes, with what `dslaunch slurm` needs."""
-    from dslaunch.render.cluster_file import cluster_yaml
-
-    return f"{cluster_yaml(found)}\nslurm:\n  partition: {partition}\n  # time: 2:00:00\n"

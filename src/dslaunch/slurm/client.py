@@ -1,27 +1,35 @@
-"""The commands of SLURM: sbatch, scontrol, sacct, scancel. The only place that calls them."""
+"""The commands of SLURM: sbatch, squeue, sacct, scancel. The only place that calls them."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dslaunch.errors import DslaunchError, ToolMissingError
-from dslaunch.slurm.states import (
-    JobInfo,
-    Refusal,
-    is_down,
+from dslaunch.slurm.answers import (
+    ACCOUNTING,
+    FORMAT,
+    InvalidAnswer,
     parse_accounting,
-    parse_job,
-    why_refused,
+    parse_columns,
+    parse_json,
 )
-from dslaunch.transport.srun import CONFIGURING
+from dslaunch.slurm.failures import Failure, UnknownNow, is_forgotten, without_accounting
+from dslaunch.slurm.identity import SCRIPT, JobId, Whose, proven_by_starts, seen, whose
+from dslaunch.slurm.refusal import Refusal, read_said, why_refused
+from dslaunch.slurm.states import FINAL, GONE, JobInfo, fields_of
 
 PATIENCE = 60.0
 """Seconds for one command; SLURM's own give up sooner (slurm.conf, MessageTimeout)."""
-ACCOUNTING = "JobIDRaw,State,ExitCode,NodeList,JobName,Submit"
+FIRST_WITH_JSON = (23, 2)
+"""The release since which `squeue --json` obeys `--jobs` (src/squeue/squeue.c)."""
+OF_THE_COMMANDS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_", "SLURM_CLUSTERS", "SLURM_BITSTR_")
+"""Variables with which a user shapes what the commands print, or asks another cluster; not for
+questions of ours (squeue(1), sacct(1), scontrol(1), scancel(1), "ENVIRONMENT VARIABLES")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +48,41 @@ Run = Callable[[Sequence[str], str, Mapping[str, str]], Done]
 class RefusedError(DslaunchError):
     """SLURM did not take the job."""
 
-    def __init__(self, refusal: Refusal, said: str) -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"SLURM refuses the job: {refusal.words}", hint=refusal.hint)
         self.refusal = refusal
-        self.said = said
-
-
-class DownError(DslaunchError):
-    """The controller does not answer for now."""
 
 
 def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
-    """Run a command of SLURM. Raises ToolMissingError, DownError when it takes too long."""
+    """Run a command of SLURM. Raises ToolMissingError, UnknownNow when it takes too long."""
     try:
         done = subprocess.run(
-            argv, input=stdin, env=dict(environ), capture_output=True, text=True,
-            errors="surrogateescape", timeout=PATIENCE, check=False,
+            argv, input=stdin.encode("utf-8", "surrogateescape"), env=dict(environ),
+            capture_output=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
     except FileNotFoundError:
         raise ToolMissingError(
             f"{argv[0]} is not here", hint="call it where SLURM's commands are, on a login node"
         ) from None
+    except OSError as error:  # such as a process limit of this machine
+        words = f"{argv[0]} cannot be started: {error.strerror}"
+        raise UnknownNow(Failure.BUSY, words) from None
     except subprocess.TimeoutExpired:
-        raise DownError(f"{argv[0]} did not answer within {PATIENCE:.0f} s") from None
-    return Done(done.returncode, done.stdout, done.stderr)
+        raise UnknownNow(
+            Failure.TIMEOUT, f"{argv[0]} did not answer within {PATIENCE:.0f} s"
+        ) from None
+    # not as text: the columns of squeue are counted in bytes, and newlines may not change
+    out, err = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
+    return Done(done.returncode, out, err)
+
+
+@dataclass(slots=True)
+class Release:
+    """Which SLURM answers, once it is known."""
+
+    has_json: bool | None = None
+    """Whether `squeue --json` can be asked for one job: before 23.02 it gives all jobs of the
+    site. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,80 +91,186 @@ class Client:
 
     environ: Mapping[str, str]
     run: Run = run_command
+    release: Release = field(default_factory=Release, compare=False)
+    notice: Callable[[str], None] = lambda line: None
+    """Told each line that sbatch writes to standard error though it succeeds: what the site has to
+    say, and warnings."""
 
-    def submit(self, script: str, environ: Mapping[str, str]) -> str:
-        """Submit a script; give the job's number. Raises RefusedError."""
-        done = self.run(["sbatch", "--parsable", *not_in_vain(script)], script, environ)
-        number = re.match(r"(\d+)", done.out)
-        if done.code or number is None:
-            raise RefusedError(why_refused(done.err), done.err.strip())
-        return number[1]
+    def submit(self, script: str, environ: Mapping[str, str]) -> JobId:
+        """Submit a script; give the job, as yet without its time. Raises RefusedError.
+
+        The token is an argument of the script, which does not look at it.
+        """
+        token = f"dslaunch-{secrets.token_hex(8)}"
+        argv = ["sbatch", "--parsable", *not_in_vain(script), SCRIPT, token]
+        done = self.run(argv, script, environ)
+        said = re.search(r"^([0-9]{1,10})(?:;([^\s;,]{1,255}))?$", done.out, re.M)
+        if done.code or said is None:
+            raise RefusedError(why_refused(done.err))
+        self._hand_on(done.err)
+        return JobId(said[1], said[2] or "", token=token)
+
+    def submitted(self, job: JobId) -> tuple[JobId, tuple[JobInfo, ...]]:
+        """What SLURM says of a job that was submitted this moment: the job with its time, and its
+        records. Raises UnknownNow."""
+        found = self._asked(job) or ()
+        return seen(job, found), found
 
     def test(self, script: str, environ: Mapping[str, str]) -> str:
         """Ask what would become of a script; give the estimate. Raises RefusedError."""
         done = self.run(["sbatch", "--test-only"], script, environ)
         if done.code:
-            raise RefusedError(why_refused(done.err), done.err.strip())
-        said = re.sub(r"(?m)^sbatch: ", "", done.err.strip())
-        return re.sub(r"^Job \d+ to start", "would start", said)
+            raise RefusedError(why_refused(done.err))
+        self._hand_on(done.err)
+        estimate = "; ".join(read_said(done.err).estimate)
+        return re.sub(r"^Job \d+ to start", "would start", estimate)
 
-    def jobs(self, number: str) -> tuple[JobInfo, ...]:
-        """Everything that has this number: tasks, components. Empty: SLURM forgot it.
+    def _hand_on(self, said: str) -> None:
+        for line in read_said(said).notices:
+            self.notice(line)
 
-        Raises DownError as long as the controller does not answer.
+    def jobs(self, job: JobId) -> tuple[JobInfo, ...]:
+        """Everything of a job: its tasks, its components; of other jobs nothing. Empty: SLURM
+        forgot it, and its accounting has no record.
+
+        Raises UnknownNow for all but an answer, also for one that may be of another job.
         """
-        done = self.run(["scontrol", "--oneliner", "show", "job", number], "", self.environ)
-        if done.code == 0 and "JobId=" in done.out:
-            lines = (line for line in done.out.splitlines() if line.startswith("JobId="))
-            return tuple(map(parse_job, lines))
-        if is_down(done.err):
-            raise DownError(why_refused(done.err).words)
-        return self._accounted(number)
+        found = self._asked(job) or ()
+        mine = tuple(info for info in found if self._is(job, info))
+        return mine or self._accounted(job)
+
+    def _is(self, job: JobId, info: JobInfo) -> bool:
+        """Whether a record is of the job. Raises UnknownNow where that cannot be told."""
+        answer = whose(job, info)
+        if answer is not Whose.UNPROVEN:
+            return answer is Whose.OURS
+        if proven_by_starts(job, info, self._all_starts(job)):
+            return True
+        raise UnknownNow(
+            Failure.UNPROVEN,
+            f"job {job} may be a requeue of this run's job, or another job that got its number",
+        )
+
+    def _asked(self, job: JobId) -> tuple[JobInfo, ...] | None:
+        """What the controller has under a job's number, of whomever; None: nothing.
+
+        Raises UnknownNow.
+        """
+        argv = ["squeue", "--noheader", "--all", "--states=all", *_of(job), f"--jobs={job.number}"]
+        has_json = self._has_json()
+        how = "--json" if has_json else f"--Format={FORMAT}"
+        done = self.run([*argv, how], "", self.asking)
+        if has_json and done.code and _cannot_give_json(done.err):
+            self.release.has_json = False
+            return self._asked(job)
+        if done.code:
+            if is_forgotten(done.err):
+                return None
+            raise UnknownNow.of(done.err)
+        try:
+            records = parse_json(done.out) if has_json else parse_columns(done.out)
+        except InvalidAnswer as error:
+            raise UnknownNow(Failure.CUT_ANSWER, str(error)) from None
+        mine = [info for info in records if job.number in (info.job, info.array, info.leader)]
+        if not mine:
+            raise UnknownNow(Failure.CUT_ANSWER, "the answer of squeue does not have the job")
+        return tuple(replace(info, cluster=job.cluster) for info in mine)
+
+    def _has_json(self) -> bool:
+        if self.release.has_json is None:
+            done = self.run(["squeue", "--version"], "", self.asking)
+            said = re.match(r"slurm(?:-wlm)? ([0-9]{2})\.([0-9]{2})", done.out)
+            if said is None:
+                return False
+            self.release.has_json = (int(said[1]), int(said[2])) >= FIRST_WITH_JSON
+        return self.release.has_json
 
     def down(self, nodes: str) -> tuple[str, ...]:
         """Which of the nodes, folded, SLURM takes for down."""
-        done = self.run(["scontrol", "--oneliner", "show", "node", nodes], "", self.environ)
-        found = re.findall(r"(?m)^NodeName=(\S+) .*? State=(\S+)", done.out)
-        return tuple(name for name, state in found if "DOWN" in state or "*" in state)
+        done = self.run(["scontrol", "--oneliner", "show", "node", nodes], "", self.asking)
+        found = map(fields_of, done.out.splitlines())
+        states = {
+            fields["NodeName"]: fields.get("State", "") for fields in found if "NodeName" in fields
+        }
+        return tuple(name for name, state in states.items() if "DOWN" in state or "*" in state)
 
-    def cancel(self, number: str, *, signal: str | None = None) -> None:
-        """End a job, or signal its steps. Raises DslaunchError."""
+    def cancel(self, job: JobId, *, signal: str | None = None) -> None:
+        """End a job, or signal its steps. Raises UnknownNow where it cannot be told whose job has
+        the number, DslaunchError where it is none of ours that goes on, and where SLURM refuses."""
+        found = self._asked(job) or ()
+        if not any(self._is(job, info) and not info.over for info in found):
+            raise DslaunchError(f"job {job} is not in the queue")
         how = [f"--signal={signal}"] if signal else []
-        done = self.run(["scancel", *how, number], "", self.environ)
+        done = self.run(["scancel", *_of(job), *how, job.number], "", self.asking)
         if done.code:
             said = done.err.strip().removeprefix("scancel: error: ")
-            raise DslaunchError(f"job {number} cannot be cancelled: {said}")
+            raise DslaunchError(f"job {job} cannot be canceled: {said}")
 
-    def _accounted(self, number: str) -> tuple[JobInfo, ...]:
-        """What the accounting says, at sites that have one (TorchX PR #1070)."""
-        command = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={number}"]
+    def starts(self, job: JobId) -> tuple[JobInfo, ...]:
+        """Every start of a job, its tasks and components that the accounting has, the latest last;
+        empty: it has none, or the site has no accounting. Raises UnknownNow."""
+        counted: dict[str, int] = {}
+        mine = []
+        for start in self._all_starts(job):
+            if whose(job, start) is Whose.OURS:
+                restarts = counted.get(start.job, 0)
+                counted[start.job] = restarts + 1
+                mine.append(replace(start, restarts=restarts, cluster=job.cluster))
+        return tuple(mine)
+
+    def _all_starts(self, job: JobId) -> tuple[JobInfo, ...]:
+        """Every start of whatever job that has or had the number. Raises UnknownNow."""
+        delimiter = f"\x1f{secrets.token_hex(4)}\x1f"
+        command = [
+            *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
+            *(*_of(job), f"--jobs={job.number}", f"--delimiter={delimiter}"),
+            f"--format={ACCOUNTING}",
+        ]
         try:
-            done = self.run([*command, f"--format={ACCOUNTING}"], "", self.environ)
+            done = self.run(command, "", self.asking)
         except ToolMissingError:
             return ()
-        return parse_accounting(done.out) if done.code == 0 else ()
+        if without_accounting(done.err):
+            return ()
+        if done.code:
+            raise UnknownNow.of(done.err)
+        try:
+            return parse_accounting(done.out, delimiter)
+        except InvalidAnswer as error:
+            raise UnknownNow(Failure.CUT_ANSWER, str(error)) from None
+
+    @property
+    def asking(self) -> dict[str, str]:
+        """The environment of questions: times as numbers, whatever the user has set."""
+        kept = {
+            name: value
+            for name, value in self.environ.items()
+            if not name.startswith(OF_THE_COMMANDS)
+        }
+        return kept | {"SLURM_TIME_FORMAT": "%s"}
+
+    def _accounted(self, job: JobId) -> tuple[JobInfo, ...]:
+        """How a job ended that the controller has forgotten: the last start of each part of it.
+
+        Raises UnknownNow, also where the accounting has no end of it: a controller that lost its
+        state, or one of a federation that does not answer, knows no job either
+        (SLURM 22.05 to 24.11, api/job_info.c, `_load_fed_jobs`).
+        """
+        last = {start.job: start for start in self.starts(job)}
+        if any(start.state not in FINAL for start in last.values()):
+            raise UnknownNow(
+                Failure.NO_END, f"the controller does not know job {job}; it has no recorded end"
+            )
+        return tuple(last.values())
 
 
-def submit_environment(
-    environ: Mapping[str, str], script: str, secrets: Mapping[str, str]
-) -> dict[str, str]:
-    """The environment of sbatch, which the job inherits: the caller's, with the secrets.
+def _of(job: JobId) -> tuple[str, ...]:
+    return (f"--clusters={job.cluster}",) if job.cluster else ()
 
-    Without what an allocation that we are in left there (SLURM_*: srun would take its sizes),
-    and without what would silently win over the script's own `#SBATCH` lines (sbatch(1), "INPUT
-    ENVIRONMENT VARIABLES").
-    """
-    said = {
-        name.upper().replace("-", "_") for name in re.findall(r"(?m)^#SBATCH --([a-z-]+)", script)
-    }
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if name in CONFIGURING
-        or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_"))
-        or (name.startswith("SBATCH_") and name.removeprefix("SBATCH_") not in said)
-    }
-    return kept | dict(secrets)
+
+def _cannot_give_json(said: str) -> bool:
+    """Whether squeue lacks the plugin: serializer/json is a package of its own at some sites."""
+    return re.search(r"(?i)serializer|unrecognized option|data_parser|json", said) is not None
 
 
 def not_in_vain(script: str) -> tuple[str, ...]:
@@ -157,14 +282,6 @@ def not_in_vain(script: str) -> tuple[str, ...]:
     return ("--kill-on-invalid-dep=yes",) if depends and not says else ()
 
 
-def still_the_same(info: JobInfo, name: str, submitted: str) -> bool:
-    """Whether a job is the one that was submitted, and not a later one of the same number.
-
-    SLURM starts again at FirstJobId; a requeued job has a new time.
-    """
-    return info.name == name and (info.submitted == submitted or info.restarts > 0)
-
-
 def here(environ: Mapping[str, str] | None = None) -> Client:
     """SLURM on this machine."""
     return Client(dict(os.environ if environ is None else environ))
@@ -172,4 +289,4 @@ def here(environ: Mapping[str, str] | None = None) -> Client:
 
 def gone(number: str) -> JobInfo:
     """A job that SLURM knows no more."""
-    return replace(JobInfo(number, "GONE"))
+    return JobInfo(number, GONE)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dslaunch.cluster.nodeset import expand
-from dslaunch.errors import DslaunchError
-from dslaunch.node.frames import NO_RANK, Output
+from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, DownError, gone
-from dslaunch.slurm.output import FarTail, Layout, Reader, RootCauses, Source, Tail, task_ends
-from dslaunch.slurm.states import JobInfo, how_ended, why_cut, why_waiting
+from dslaunch.slurm.client import Client, gone
+from dslaunch.slurm.failures import Failure, UnknownNow
+from dslaunch.slurm.identity import JobId, seen
+from dslaunch.slurm.nodes import node_names
+from dslaunch.slurm.observed import Cut, Observed
+from dslaunch.slurm.output import FarTail, Layout
+from dslaunch.slurm.pace import Pace
+from dslaunch.slurm.states import GONE, JobInfo
+from dslaunch.slurm.stream import Stream
+from dslaunch.slurm.verdict import Aftermath, Verdict, decide, why_waiting
+from dslaunch.slurm.verdict_text import cut_words, ended
+from dslaunch.slurm.waiting import Estimates
 
 LOOK = 0.5
 """Seconds between two looks at the output."""
-ASK_SOON, ASK_LATER, SOON = 1.0, 10.0, 30.0
-"""Seconds between two questions to the controller: in the first SOON seconds, and after."""
+TELL_AGAIN = 600.0
+"""Seconds after which it is told once more that the state is still unknown."""
 LAST_LINES = 10.0
 """Seconds after the end in which a shared file system may still bring the last lines."""
 SOON_HERE = 5.0
@@ -31,37 +39,37 @@ class Following:
     """A job as it is seen from here."""
 
     client: Client
-    number: str
+    job: JobId
     layout: Layout
     watch: Watch
+    """Of the job; the tasks of an array have one each, with the same screen and record."""
     tell: Callable[[str], None]
     """Told to a person at once: states, reasons, a controller that is silent."""
-    same: Callable[[JobInfo], bool] = lambda info: True
     output: str = ""
     """Where the output of a job is that SLURM may have forgotten."""
     jobs: dict[str, JobInfo] = field(default_factory=dict)
-    tails: dict[str, tuple[Tail, Reader]] = field(default_factory=dict)
-    far: dict[str, Source] = field(default_factory=dict)
-    """Files that are not on this machine, read through the job."""
-    since: dict[str, float] = field(default_factory=dict)
-    causes: RootCauses = field(default_factory=RootCauses)
+    streams: dict[str, Stream] = field(default_factory=dict)
+    """By the path of the output."""
     told: dict[str, str] = field(default_factory=dict)
-    cut: dict[str, str] = field(default_factory=dict)
-    """Why SLURM ended a start of a job, by the job's number, until that is told."""
-    down: str | None = None
+    estimates: Estimates = field(default_factory=Estimates)
+    unknown: Failure | None = None
+    """Why the state cannot be told now; None: it can."""
+    unknown_told: float = 0.0
+    pace: Pace = field(default_factory=Pace)
+    note: Callable[[JobId], None] = lambda job: None
+    """Told when the job was seen with another submission time, so that it is recognized later."""
 
     def to_the_end(
         self, *, until: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> tuple[JobInfo, ...] | None:
         """Follow until it is over; None when `until` says that it is enough."""
-        began = asked = clock() - ASK_LATER
-        began += ASK_LATER
+        began = ask_at = clock()
         while not until():
             busy = self.read()
-            wait = ASK_SOON if clock() - began < SOON else ASK_LATER
-            if clock() - asked >= wait:
-                asked = clock()
+            if clock() >= ask_at:
                 self.ask()
+                now = clock()
+                ask_at = now + self.pace.wait(now - began, random.random())
             if self.over:
                 return self._finished(clock)
             if not busy:
@@ -84,61 +92,149 @@ class Following:
     def ask(self) -> None:
         """Ask SLURM how it stands; say what has changed."""
         try:
-            found = [info for info in self.client.jobs(self.number) if self.same(info)]
-        except (DownError, DslaunchError) as error:
-            if self.down is None:
-                self.tell(f"{error.message}; the job does not mind, asking again")
-            self.down = error.message
+            found = self.client.jobs(self.job)
+        except (UnknownNow, ToolMissingError) as error:
+            self._tell_unknown(error)
             return
-        if self.down is not None:
-            self.tell("SLURM's controller answers again")
-            self.down = None
-        for info in found or [self.jobs.get(self.number, gone(self.number))]:
-            known = info if found else (info if info.over else gone(self.number))
+        if self.unknown is not None:
+            self.tell("SLURM answers again")
+        self.unknown, self.pace = None, Pace()
+        job = seen(self.job, found)
+        if job != self.job:
+            self.job = job
+            self.note(job)
+        found = (*found, *self._forgotten(found))
+        for info in found or [self.jobs.get(self.job.number, gone(self.job.number))]:
+            known = info if found else (info if info.over else gone(self.job.number))
             self.jobs[known.job] = known
             self._note(known)
 
+    def _tell_unknown(self, error: UnknownNow | ToolMissingError) -> None:
+        """Say it once, when the reason changes, and when it has lasted long."""
+        code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
+        self.pace = self.pace.failed()
+        now = time.monotonic()
+        lasts_long = now - self.unknown_told >= TELL_AGAIN
+        if code is not self.unknown or lasts_long:
+            name = f"job {self.job.number}"
+            self.tell(f"{error.message}; the state of {name} is unknown for now, asking again")
+            self.unknown_told = now
+        self.unknown = code
+
     def read(self) -> bool:
         """Take what is new in the output; False: nothing is."""
-        busy = False
-        for path, (tail, reader) in self.tails.items():
-            data = self.far.get(path, tail).read()
-            busy |= bool(data)
-            self._take(reader.feed(data))
-        return busy
+        busy = [stream.read() for stream in self.streams.values()]
+        return any(busy)
+
+    def verdicts(self, after: Mapping[str, Aftermath], own_uid: int) -> tuple[Verdict, ...]:
+        """How each job, task or component ended; `after` by the job's number."""
+        return tuple(
+            self._verdict(info, after.get(info.job, Aftermath()), own_uid)
+            for info in self.jobs.values()
+        )
+
+    def _verdict(self, info: JobInfo, after: Aftermath, own_uid: int) -> Verdict:
+        stream = self.stream_of(info)
+        return decide(
+            info,
+            observed=self.observed(info),
+            root=stream.root if stream else None,
+            after=after,
+            own_uid=own_uid,
+        )
+
+    def observed(self, info: JobInfo) -> Observed:
+        """What the output says of a job's last start."""
+        stream = self.stream_of(info)
+        return stream.observed if stream else Observed()
+
+    def complete(self) -> None:
+        """Add the tasks of an array that SLURM forgot before they were seen."""
+        if any(info.array for info in self.jobs.values()):
+            for info in self._accounted().values():
+                self.jobs.setdefault(info.job, info)
+
+    def _accounted(self) -> dict[str, JobInfo]:
+        """The last start of each job that accounting knows; empty: it knows or tells none."""
+        try:
+            return {info.job: info for info in self.client.starts(self.job)}
+        except DslaunchError:
+            return {}
+
+    def _forgotten(self, found: Sequence[JobInfo]) -> tuple[JobInfo, ...]:
+        """The tasks of an array that were there and are not any more: SLURM forgets each one some
+        minutes after its own end."""
+        still = {info.job for info in found}
+        missing = [i for i in self.jobs.values() if i.array and i.job not in still and not i.over]
+        if not missing or not found:
+            return ()
+        known = self._accounted()
+        return tuple(known.get(info.job, replace(info, state=GONE, flags=())) for info in missing)
+
+    def stream_of(self, info: JobInfo) -> Stream | None:
+        """The output of a job; None: it has none, or of a heterogeneous one the first has it."""
+        return self.streams.get(self._output_of(info)) if info.component == 0 else None
 
     def _note(self, info: JobInfo) -> None:
         words = state_words(info)
-        output = self._attach(info)
-        if info.waiting and output in self.tails:
-            self.read()  # a start that was over before anybody asked may have left its last words
-        if info.waiting and info.job in self.cut:
-            self.tell(f"job {info.job} {self.cut.pop(info.job)}, and goes back into the queue")
-        if self.told.get(info.job) != words and info.component == 0:
+        stream = self._attach(info)
+        if stream is not None and info.waiting:
+            self._note_requeue(info, stream)
+        start = self.estimates.news(info, time.time()) if info.component == 0 else None
+        if (self.told.get(info.job) != words or start) and info.component == 0:
             self.told[info.job] = words
             if info.array or not info.over:  # how a single job ended is said at the very end
-                self.tell(words)
-        if output in self.tails and info.nodes:
-            self.tails[output][1].hosts = self._hosts(info)
-            self._reach(info, output)
+                self.tell(f"{words}, {start}" if start else words)
+        if stream is not None and info.nodes:
+            stream.reader.hosts = self._hosts(info)
+            self._reach(info, stream)
 
-    def _attach(self, info: JobInfo) -> str:
-        """Begin to read the output of a job that has begun, now or once; its path."""
-        output = info.output or self.output
+    def _note_requeue(self, info: JobInfo, stream: Stream) -> None:
+        """Say why a start ended; the next one has nothing to do with what it has told."""
+        stream.read()  # a start that was over before anybody asked may have left its last words
+        if stream.observed == Observed() and stream.root is None:
+            return
+        cut = stream.observed.cut
+        if cut not in (None, Cut.REQUEUED):
+            self.tell(f"job {info.job} {cut_words(cut)}, and goes back into the queue")
+        stream.begin_again()
+
+    def _attach(self, info: JobInfo) -> Stream | None:
+        """Begin to read the output of a job that has begun, now or once."""
+        output = self._output_of(info)
         begun = not info.waiting or info.restarts > 0
-        if output and begun and info.component == 0 and "%" not in output:
-            self.tails.setdefault(output, (Tail(Path(output)), Reader(self.layout)))
-        return output
+        if output and begun and info.component == 0:
+            if output not in self.streams:
+                watch = self._watch_of(info)
+                self.streams[output] = Stream.of(output, self.layout, watch, info.error)
+            return self.streams[output]
+        return None
 
-    def _reach(self, info: JobInfo, output: str) -> None:
+    def _output_of(self, info: JobInfo) -> str:
+        """The path of a job's output. The one of its submission is right as long as it is there:
+        SLURM fills in the job's name of now, which may have been changed since it began."""
+        if self.output and not info.array and Path(self.output).exists():
+            return self.output
+        return info.output or ("" if info.array else self.output)
+
+    def _watch_of(self, info: JobInfo) -> Watch:
+        if not info.array:
+            return self.watch
+        task = f"{info.array}_{info.task}"
+        return Watch(self.watch.screen, self.watch.record, self.watch.unseen, task=task)
+
+    def _reach(self, info: JobInfo, stream: Stream) -> None:
         """Read the output through the job where it does not come to this machine."""
-        began = self.since.setdefault(output, time.monotonic())
-        late = time.monotonic() - began > SOON_HERE
-        lost = late and output not in self.far and not self.tails[output][0].seen
-        if lost and info.state == "RUNNING" and info.batch_host:
+        if stream.since is None:
+            stream.since = time.monotonic()
+        late = time.monotonic() - stream.since > SOON_HERE
+        lost = late and stream.far is None and not stream.tail.seen
+        # srun would look for the number of another cluster's job in its own
+        reached = info.batch_host and not info.cluster
+        if lost and info.state == "RUNNING" and reached:
+            output = str(stream.tail.path)
             self.tell(f"{output} is not on this machine; reading it on {info.batch_host}")
-            environ = self.client.environ
-            self.far[output] = FarTail(info.job, info.batch_host, output, environ)
+            stream.far = FarTail(info.job, info.batch_host, output, self.client.environ)
 
     def _hosts(self, info: JobInfo) -> tuple[str, ...]:
         """The nodes in the order of the step: those of all components."""
@@ -147,7 +243,7 @@ class Following:
             key=lambda other: other.component,
         )
         mine = [info] if info.array else parts
-        return tuple(host for part in mine if part.nodes for host in expand(part.nodes))
+        return tuple(host for part in mine for host in node_names(part.nodes))
 
     def _finished(self, clock: Callable[[], float]) -> tuple[JobInfo, ...]:
         """Read to the end of the output, which may come late over a shared file system."""
@@ -162,35 +258,29 @@ class Following:
         return tuple(self.jobs.values())
 
     def _last_words(self) -> None:
-        for tail, reader in self.tails.values():
-            self._take(reader.end())
-            tail.close()
-        for source in self.far.values():
-            source.close()
+        for stream in self.streams.values():
+            stream.end()
         self.watch.flush_all()
-
-    def _take(self, pieces: Iterable[tuple[str, int | None, bytes]]) -> None:
-        now = time.time()
-        for host, rank, text in pieces:
-            number = NO_RANK if rank is None else rank
-            self.watch.output(host, Output(number, 1, now, text), 0.0)
-            line = text.decode(errors="replace").rstrip()
-            self.cut |= [cut] if (cut := why_cut(line)) else []
-            found = task_ends(line, self.layout, now) if host == "slurm" else ()
-            if rank is None and host != "slurm":
-                found = self.causes.feed(host, line)
-            for event in found:
-                self.watch.happened(event)
 
 
 def state_words(info: JobInfo) -> str:
     """Where a job stands, for a person."""
-    task = f"_{info.task}" if info.array else ""
-    name = f"job {info.array or info.job}{task}"
+    name = f"job {info.array}_{info.task}" if info.array else f"job {info.job}"
+    reason = state_reason(info)
     if info.waiting:
-        return f"{name} waits: {why_waiting(info.reason)}" if info.reason else f"{name} waits"
+        return f"{name} waits: {reason}" if reason else f"{name} waits"
     if info.over:
-        return f"{name} {how_ended(info)[0]}"
+        return f"{name} {reason}"
     again = f", start {info.restarts + 1}" if info.restarts and info.state == "RUNNING" else ""
-    what = {"RUNNING": "runs", "COMPLETING": "is ending"}.get(info.state, f"is {info.state}")
+    word = "COMPLETING" if "COMPLETING" in info.flags else info.state
+    what = {"RUNNING": "runs", "COMPLETING": "is ending"}.get(word, f"is {word}")
     return f"{name} {what} on {info.nodes}{again}" if info.nodes else f"{name} {what}"
+
+
+def state_reason(info: JobInfo) -> str:
+    """Why a job waits, or how it ended as far as SLURM's state says it; empty: it runs."""
+    if info.waiting:
+        return why_waiting(info.reason)
+    if not info.over:
+        return ""
+    return ended(decide(info, observed=Observed(), root=None, after=Aftermath(), own_uid=-1))

@@ -1,19 +1,25 @@
 """How sbatch, srun and the launchers read their command lines.
 
-SLURM's options are those of sbatch(1) and srun(1), version 22.05, with the pairs of later versions
-that scripts have (24.11).
+SLURM's options are those of src/common/slurm_opt.c (branches 22.05 to 26.05): an option that one of
+these releases has is known. Both programs read them by getopt_long(3), which takes every beginning
+of a name that fits one option alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from dslaunch.cluster.sbatch_options import (
+    COMMON_FLAGS,
+    COMMON_OPTIONAL,
+    COMMON_VALUES,
+    SBATCH_FLAGS,
+    SBATCH_OPTIONAL,
+    SBATCH_VALUES,
+    named,
+)
 from dslaunch.slurm.words import Literal, Word
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
 
 
 def _letters(text: str) -> dict[str, str]:
@@ -21,29 +27,37 @@ def _letters(text: str) -> dict[str, str]:
     return dict(word.split(":") for word in text.split())
 
 
-SHORT = _letters(
-    "a:array A:account b:begin c:cpus-per-task d:dependency D:chdir e:error i:input J:job-name "
-    "L:licenses M:clusters m:distribution n:ntasks N:nodes o:output p:partition q:qos S:core-spec "
-    "t:time C:constraint F:nodefile w:nodelist x:exclude B:extra-node-info G:gpus H:hold k:no-kill "
-    "O:overcommit Q:quiet s:oversubscribe v:verbose h:help V:version"
+ALIASES = {"tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "pack-group": "het-group"}
+"""Names that SLURM keeps for scripts of old; two beginnings of one option are not ambiguous."""
+FORMER = {"share": "oversubscribe", "workdir": "chdir"}
+"""Options that these releases no longer have, and what does the same."""
+COMMON_LETTERS = _letters(
+    "A:account B:extra-node-info C:constraint D:chdir F:nodefile G:gpus H:hold J:job-name "
+    "L:licenses M:clusters N:nodes O:overcommit Q:quiet S:core-spec V:version W:wait b:begin "
+    "c:cpus-per-task d:dependency e:error h:help i:input k:no-kill m:distribution n:ntasks "
+    "o:output p:partition q:qos s:oversubscribe t:time v:verbose w:nodelist x:exclude"
 )
-COMMON_FLAGS = _names(
-    "hold ignore-pbs overcommit quiet reboot spread-job use-min-nodes verbose contiguous help "
-    "usage version no-kill oversubscribe share"
+PLUGIN_VALUES = named(
+    "container-image container-mounts container-workdir container-name container-save "
+    "container-env container-unshare "  # NVIDIA/pyxis, args.c
+    "image volume module shifter.image shifter.volume shifter.module "  # NERSC/shifter, wrapper.c
+    "environment uenv view repo "  # eth-cscs: container engine, slurm-uenv-mount
+    "tunnel"  # harvardinformatics/spank-tunnel
 )
-OPTIONAL = _names("exclusive get-user-env nice no-kill propagate")
-"""Options whose value, if any, follows an equals sign."""
-VALUES = _names(
-    "array account bb bbf begin comment cpu-freq cpus-per-task dependency deadline delay-boot "
-    "chdir error export export-file gid gres gres-flags input job-name licenses clusters container "
-    "container-id distribution mail-type mail-user mcs-label ntasks ntasks-per-node nodes output "
-    "partition power priority profile qos core-spec signal switches thread-spec time time-min uid "
-    "wckey cluster-constraint constraint nodefile mem mincpus reservation tmp nodelist exclude "
-    "mem-per-cpu sockets-per-node cores-per-socket threads-per-core extra-node-info "
-    "ntasks-per-core ntasks-per-socket ntasks-per-gpu cpus-per-gpu gpus gpu-bind gpu-freq "
-    "gpus-per-node gpus-per-socket gpus-per-task mem-per-gpu acctg-freq hint mem-bind cluster "
-    "workdir network prefer tres-per-task tres-bind resv-ports segment oom-kill-step"
+"""Options that plugins add (spank(7)): where the plugin is installed, they are as good as any."""
+PLUGIN_FLAGS = named(
+    "container-mount-home no-container-mount-home container-remap-root no-container-remap-root "
+    "container-entrypoint no-container-entrypoint container-entrypoint-log container-writable "
+    "container-readonly ccm"
 )
+PLUGIN_OPTIONAL = named("x11")
+"""SLURM's own, where it is built for X11."""
+LATER = named(
+    "async autocomplete consolidate-segments container-id container-type external "
+    "external-launcher extra ignore-signals mem-update oom-kill-step parsable resources resv-ports "
+    "segment spread-segments stepmgr treewidth tres-bind tres-per-task wait-for-children"
+)
+"""What 22.05 lacks: a name cut short that fits one of these too was unambiguous before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,51 +70,64 @@ class Grammar:
     optional: frozenset[str]
     values: frozenset[str]
     """Options with one; empty: those that are not named elsewhere."""
+    plugins: frozenset[str] = field(default_factory=frozenset)
+    """Those of all these that only plugins have."""
 
     def names(self) -> frozenset[str]:
         """Every long option."""
         return self.flags | self.optional | self.values
 
     def full(self, name: str) -> str:
-        """An abbreviation's option, if it is one alone; getopt_long(3) takes it."""
-        begun = [one for one in self.names() if one.startswith(name)]
-        return begun[0] if len(begun) == 1 and name not in self.names() else name
+        """The option that a name means, where that is certain; else the name itself."""
+        if name in self.names():
+            return ALIASES.get(name, name)
+        begun = {ALIASES.get(one, one) for one in self.names() if one.startswith(name)}
+        for meant in (begun, begun - LATER - self.plugins):
+            if len(meant) == 1:
+                return next(iter(meant))
+        return name
 
 
 SBATCH = Grammar(
-    SHORT | {"W": "wait"},
-    COMMON_FLAGS | {"no-requeue", "parsable", "requeue", "wait", "test-only"},
-    OPTIONAL,
-    VALUES | {"wrap", "batch", "kill-on-invalid-dep", "open-mode", "wait-all-nodes"},
+    short=COMMON_LETTERS | {"a": "array"},
+    flags=SBATCH_FLAGS | PLUGIN_FLAGS,
+    optional=SBATCH_OPTIONAL | PLUGIN_OPTIONAL,
+    values=SBATCH_VALUES | PLUGIN_VALUES,
+    plugins=PLUGIN_VALUES | PLUGIN_FLAGS | PLUGIN_OPTIONAL,
 )
 SRUN = Grammar(
-    SHORT
-    | {"E": "preserve-env", "I": "immediate", "K": "kill-on-bad-exit", "l": "label"}
-    | {"r": "relative", "T": "threads", "u": "unbuffered", "W": "wait", "X": "disable-status"}
-    | {"Z": "no-allocate"},
-    COMMON_FLAGS
-    | _names(
-        "preserve-env label multi-prog overlap pty quit-on-interrupt unbuffered disable-status "
-        "no-allocate exact test-only whole interactive"
+    short=COMMON_LETTERS
+    | _letters(
+        "E:preserve-env I:immediate K:kill-on-bad-exit T:threads X:disable-status Z:no-allocate "
+        "l:label r:relative u:unbuffered"
     ),
-    OPTIONAL | {"immediate", "kill-on-bad-exit", "compress", "send-libs", "resv-ports"},
-    VALUES
-    | _names(
-        "bcast bcast-exclude epilog jobid het-group mpi prolog relative slurmd-debug task-epilog "
-        "task-prolog threads wait open-mode container-image container-mounts container-workdir "
-        "container-name container-env container-remap-root pack-group accel-bind cpu-bind "
-        "msg-timeout"
+    flags=COMMON_FLAGS
+    | PLUGIN_FLAGS
+    | named(
+        "async debugger-test disable-status exact interactive label multi-prog no-allocate "
+        "preserve-env quit-on-interrupt unbuffered wait-for-children whole"
     ),
+    optional=COMMON_OPTIONAL
+    | PLUGIN_OPTIONAL
+    | named("bcast compress external-launcher immediate kill-on-bad-exit overlap pty send-libs"),
+    values=COMMON_VALUES
+    | PLUGIN_VALUES
+    | named(
+        "accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group ignore-signals jobid mpi "
+        "msg-timeout pack-group prolog relative slurmd-debug task-epilog task-prolog threads "
+        "treewidth wait"
+    ),
+    plugins=PLUGIN_VALUES | PLUGIN_FLAGS | PLUGIN_OPTIONAL,
 )
 TORCHRUN = Grammar(
     {"m": "module", "r": "redirects", "t": "tee"},
-    _names("standalone module no_python run_path use_env"),
+    named("standalone module no_python run_path use_env"),
     frozenset(),
     frozenset(),
 )
 DEEPSPEED = Grammar(
     {"H": "hostfile", "i": "include", "e": "exclude"},
-    _names(
+    named(
         "no_ssh no_ssh_check force_multi module no_python no_local_rank bind_cores_to_rank "
         "save_pid elastic_training venv_script"
     ),
@@ -109,7 +136,7 @@ DEEPSPEED = Grammar(
 )
 ACCELERATE = Grammar(
     {"m": "module", "q": "quiet"},
-    _names(
+    named(
         "multi_gpu cpu mps tpu xpu use_deepspeed use_fsdp use_megatron_lm use_xpu module "
         "no_python quiet same_network debug enable_cpu_affinity tpu_use_cluster"
     ),
@@ -147,14 +174,14 @@ def options_of(words: Sequence[Word], grammar: Grammar) -> tuple[list[Option], i
             return found, at + 1
         if word.value.startswith("--"):
             option, used = _long(words, at, grammar)
+            found.append(option)
         elif word.value.startswith("-") and len(word.value) > 1:
-            option, used = _short(words, at, grammar)
+            options, used = _short(words, at, grammar)
+            found += options
         elif word.expansions and word.expansions[0].place == word.place and at + 1 < len(words):
-            at += 1
-            continue
+            used = 1
         else:
             break
-        found.append(option)
         at += used
     return found, at
 
@@ -182,16 +209,23 @@ def _takes_none(name: str, grammar: Grammar) -> bool:
     return name in grammar.flags or name in grammar.optional or unknown
 
 
-def _short(words: Sequence[Word], at: int, grammar: Grammar) -> tuple[Option, int]:
+def _short(words: Sequence[Word], at: int, grammar: Grammar) -> tuple[list[Option], int]:
+    """The options of one word: flags may stand behind one dash, as in `-lN2` (getopt(3))."""
     word = words[at]
-    letter = word.value[1]
-    name = grammar.short.get(letter, letter)
-    given = f"-{letter}"
-    first = word.pieces[0]
-    attached = word.behind(2) if isinstance(first, Literal) else None
-    if attached and attached.value:
-        value = None if name in grammar.flags else attached
-        return Option(name, given, value, word.place, word.end), 1
-    if _takes_none(name, grammar) or at + 1 == len(words):
-        return Option(name, given, None, word.place, word.end), 1
-    return Option(name, given, words[at + 1], word.place, words[at + 1].end), 2
+    found: list[Option] = []
+    letters = len(word.value) if isinstance(word.pieces[0], Literal) else 2
+    for index in range(1, letters):
+        letter = word.value[index]
+        given = f"-{letter}"
+        name = grammar.short.get(letter, letter)
+        attached = word.behind(index + 1)
+        if name in grammar.flags and letter in grammar.short:
+            found.append(Option(name, given, None, word.place, word.end))
+            continue
+        if attached.value:
+            return [*found, Option(name, given, attached, word.place, word.end)], 1
+        if _takes_none(name, grammar) or at + 1 == len(words):
+            return [*found, Option(name, given, None, word.place, word.end)], 1
+        following = words[at + 1]
+        return [*found, Option(name, given, following, word.place, following.end)], 2
+    return found, 1

@@ -1,137 +1,50 @@
-"""One job from here: submitted, recorded like any other run, followed, judged, cancelled."""
+"""One job from here: submitted, recorded like any other run, followed, judged, canceled."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.nodeset import fold
-from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.run.launch import cluster_json, new_run_id, open_record, read_secrets
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.record import ABOUT, CLUSTER, RESULT, Record, runs_directory
+from dslaunch.run.record import RESULT, write_private
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, gone, still_the_same, submit_environment
+from dslaunch.slurm.aftermath import aftermath
+from dslaunch.slurm.client import Client, gone
 from dslaunch.slurm.follow import Following
+from dslaunch.slurm.identity import JobId, seen
+from dslaunch.slurm.job_verdict import Written, completed, read_written
+from dslaunch.slurm.last_seen import last_seen, note_seen
 from dslaunch.slurm.output import Layout
-from dslaunch.slurm.states import NEVER, JobInfo, how_ended
+from dslaunch.slurm.run_result import read_result, with_cause
+from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.verdict import Ending, Verdict
+from dslaunch.slurm.verdict_text import outcome_of
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster
-    from dslaunch.render.sbatch import Batch
     from dslaunch.run.state import Local
-
-SCRIPT = "job.sbatch"
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """A job that SLURM has taken."""
 
-    number: str
-    name: str
-    submitted: str
-    """When, as SLURM writes it; empty: it did not say."""
+    job: JobId
     output: str
-    """Its file, likewise."""
+    """Its file, as SLURM tells it; empty: it did not say."""
     layout: Layout
     directory: Path
     """The run directory."""
 
-    def same(self, info: JobInfo) -> bool:
-        """Whether SLURM speaks of this job, and not of a later one of the same number."""
-        return not self.submitted or still_the_same(info, self.name, self.submitted)
-
-
-def layout_of(batch: Batch) -> Layout:
-    """How the tasks of a script's step become ranks."""
-    from dslaunch.render.sbatch import grouped
-
-    groups = tuple((group.nodes, group.slots) for group in grouped(batch))
-    launcher = batch.launch.job.launcher
-    return Layout(groups, launcher == "direct", launcher == "elastic")
-
-
-def submit(
-    client: Client, script: str, batch: Batch, cluster: Cluster, environ: Mapping[str, str]
-) -> tuple[Submitted, Record]:
-    """Submit a script and write down what is needed to find the job again.
-
-    Raises RefusedError, UsageError for a missing secret or an output directory that cannot be.
-    """
-    from dslaunch.render.sbatch import job_name
-
-    job, layout = batch.launch.job, layout_of(batch)
-    secrets = read_secrets(job.secrets, environ)
-    make_output_directory(batch)
-    number = client.submit(script, submit_environment(environ, script, secrets))
-    record = open_record(runs_directory(environ) / new_run_id(job))
-    info = _first(client, number)
-    made = Submitted(number, job_name(batch), info.submitted, info.output, layout, record.directory)
-    about = {
-        "program": job.program,
-        "cluster": cluster.name,
-        "launcher": job.launcher,
-        "hosts": list(batch.launch.allocation.hosts),
-        "world_size": sum(nodes * slots for nodes, slots in layout.groups),
-        "detached": False,
-        "attempt": 0,
-        "agents": record.directory.name,
-        "started": time.time(),
-        "pid": os.getpid(),
-        "from": socket.gethostname(),
-        "slurm": {
-            "job": number,
-            "name": made.name,
-            "submitted": made.submitted,
-            "output": info.output,
-            "groups": layout.groups,
-            "direct": layout.direct,
-            "elastic": layout.elastic,
-        },
-    }
-    record.write(ABOUT, json.dumps(about) + "\n")
-    record.write(CLUSTER, cluster_json(cluster))
-    record.write(SCRIPT, script)
-    return made, record
-
-
-def _first(client: Client, number: str) -> JobInfo:
-    """What SLURM says right after the submission, if it says anything."""
-    try:
-        return next(iter(client.jobs(number)), gone(number))
-    except DslaunchError:
-        return gone(number)
-
-
-def make_output_directory(batch: Batch) -> None:
-    """Make the directory of the output: without it a job fails and leaves no word.
-
-    What SLURM fills in (`%x`) cannot be made, and what is not on this machine's disks need not be.
-    Raises UsageError.
-    """
-    output = batch.slurm.output
-    if output is None:
-        return
-    path = Path(batch.launch.decided.workdir).expanduser() / output
-    parent = path.parent
-    if "%" in str(parent) or not _beginning(parent).is_dir():
-        return
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"slurm.output: {parent} cannot be made: {error.strerror}") from None
-
-
-def _beginning(path: Path) -> Path:
-    """The first directory of a path below the root: `/lustre`."""
-    return Path(*path.parts[:2])
+    @property
+    def number(self) -> str:
+        """The job's number."""
+        return self.job.number
 
 
 # ---------------------------------------------------------------- follow
@@ -148,36 +61,52 @@ def follow(
     """Follow a job to its end; None when `until` says that it is enough."""
     following = following_of(client, made, watch, tell)
     ended = following.to_the_end(until=until)
-    return None if ended is None else judge(ended, watch, _lost(client, ended))
+    return None if ended is None else judged(following, made)
 
 
-def _lost(client: Client, jobs: tuple[JobInfo, ...]) -> str:
-    """The node that a job lost, folded with others; empty: none, or SLURM does not say."""
-    nodes = next((info.nodes for info in jobs if info.state == "NODE_FAIL"), "")
-    try:
-        return fold(client.down(nodes)) if nodes else ""
-    except DslaunchError:
-        return ""
+def judged(following: Following, made: Submitted) -> Outcome:
+    """Return how a job that is over ended; of a supervised one with what the run in it found."""
+    outcome = outcome_of(verdicts(following, made))
+    leaders = [info for info in following.jobs.values() if info.component == 0]
+    if made.layout.supervised and len(leaders) == 1:
+        info = leaders[0]
+        output = info.output or made.output
+        result = read_result(output, job=info.job, start=info.restarts + 1)
+        outcome = replace(with_cause(outcome, result), jobs=outcome.jobs)
+    return stopped(outcome, made.directory)
 
 
-def judge(jobs: tuple[JobInfo, ...], watch: Watch, lost: str = "") -> Outcome:
-    """How a job ended, and the first cause as far as its output tells; `lost`: a node of it."""
-    worst = max(jobs, key=lambda info: (info.state != "COMPLETED", info.exit_code))
-    words, hint = how_ended(worst)
-    name = f"job {worst.array or worst.job}" + (f"_{worst.task}" if worst.array else "")
-    nodes = f" of {worst.nodes}" if worst.nodes and worst.state == "NODE_FAIL" else ""
-    nodes += f": {lost} is down" if nodes and lost else ""
-    again = f", at start {worst.restarts + 1}" if worst.restarts else ""
-    message = f"{name} {words}{nodes}{again}"
-    if worst.state == "COMPLETED":
-        return Outcome("ok", 0, message=message)
-    if worst.state == "CANCELLED" and worst.reason != NEVER:
-        return Outcome("interrupted", 130, message=message)
-    seen = watch.outcome()
-    if seen.cause is None or worst.state != "FAILED":
-        return Outcome("failed", worst.exit_code, message=message, hint=hint)
-    # srun ends with the highest code, which is that of the ranks it ended itself
-    return replace(seen, message=f"{name} failed; {seen.message}")
+def verdicts(following: Following, made: Submitted) -> tuple[Verdict, ...]:
+    """Return how a job that is over ended, and what explains it: one verdict per task."""
+    following.complete()
+    own_uid = os.geteuid()
+    for number, info in list(following.jobs.items()):
+        written = _written(info, made)
+        following.jobs[number] = completed(info, written)
+        _replay(following, following.jobs[number], written)
+    after = {
+        number: aftermath(
+            following.client, following.job, info, following.observed(info), made.layout
+        )
+        for number, info in following.jobs.items()
+    }
+    return following.verdicts(after, own_uid)
+
+
+def _written(info: JobInfo, made: Submitted) -> Written | None:
+    """What the job has written itself, beside its output, whose name SLURM may never have told."""
+    output = info.output or made.output
+    if not output or "%" in output or info.component:
+        return None
+    return read_written(output, job=info.job, submitted=made.job.submitted)
+
+
+def _replay(following: Following, info: JobInfo, written: Written | None) -> None:
+    """Take the evidence that the job kept, where its output is not here."""
+    stream = following.stream_of(info)
+    if written is None or stream is None or stream.tail.seen or stream.far is not None:
+        return
+    stream.replay(written.evidence)
 
 
 # ---------------------------------------------------------------- the same, later
@@ -189,29 +118,97 @@ def submitted(run: Local) -> Submitted | None:
     if not isinstance(about, dict):
         return None
     groups = tuple((int(nodes), int(slots)) for nodes, slots in about["groups"])
-    layout = Layout(groups, bool(about["direct"]), bool(about["elastic"]))
-    return Submitted(
-        about["job"], about["name"], about["submitted"], about["output"], layout, run.directory
+    supervised = bool(about.get("supervised"))
+    layout = Layout(groups, bool(about["direct"]), bool(about["elastic"]), supervised)
+    return Submitted(_recorded(about, run.directory), about["output"], layout, run.directory)
+
+
+def _recorded(about: Mapping[str, Any], directory: Path) -> JobId:
+    """The job as it was submitted, with what was seen of it since."""
+    job = JobId(
+        number=str(about["job"]),
+        cluster=str(about.get("cluster", "")),
+        submitted=about.get("submitted"),
+        token=str(about.get("token", "")),
+        user=about.get("user"),
     )
+    return last_seen(directory, job)
 
 
 def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:
-    """How a recorded job stands. Raises DownError.
+    """How a recorded job stands. Raises UnknownNow.
 
     The end is written down once it is seen, since SLURM forgets it.
     """
-    jobs = tuple(info for info in client.jobs(made.number) if made.same(info))
-    if jobs and all(info.over for info in jobs):
-        note_end(made.directory, judge(jobs, Watch(Nowhere())))
-    return jobs or (gone(made.number),)
+    found = client.jobs(made.job)
+    now = seen(made.job, found)
+    if now != made.job:
+        note_seen(made.directory, now)
+    jobs = found or (gone(made.number),)
+    if not all(info.over for info in jobs):
+        return jobs
+    following = following_of(client, made, Watch(Nowhere()))
+    following.catch_up()
+    if following.over:
+        outcome = judged(following, made)
+        if any(job["code"] != Ending.GONE for job in outcome.jobs):
+            note_end(made.directory, outcome)
+    return tuple(following.jobs.values()) or jobs  # SLURM may have failed meanwhile
+
+
+STOPPED = "stopped"
+"""The file of a run directory that says that `dslaunch stop` ended the job, and who called it."""
+
+
+def note_stop(directory: Path, caller: str) -> None:
+    """Write down that a user has stopped the job: SLURM takes ranks that end on TERM for failed."""
+    _note_once(directory / STOPPED, caller + "\n")
+
+
+def stopped(ended: Outcome, directory: Path) -> Outcome:
+    """Return the outcome, interrupted where a user has stopped the job and it failed by that."""
+    path = directory / STOPPED
+    if ended.status != "failed" or not path.is_file():
+        return ended
+    by = path.read_text("utf-8", "replace")[:300].strip()
+    return Outcome(
+        "interrupted", 130, message=f"stopped by {by}", jobs=ended.jobs, nodes_checked=False
+    )
+
+
+def end_gently(
+    client: Client,
+    job: JobId,
+    grace: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Send TERM to the steps of a job, and wait; whether it was over within `grace` seconds.
+
+    A job that has not begun has no steps, and is not waited for. Raises DslaunchError.
+    """
+    if all(info.waiting for info in client.jobs(job)):
+        return False
+    client.cancel(job, signal="TERM")
+    deadline = clock() + grace
+    while clock() < deadline:
+        sleep(min(1.0, grace))
+        if all(info.over for info in client.jobs(job)):
+            return True
+    return False
 
 
 def note_end(directory: Path, outcome: Outcome) -> None:
     """Write a run's result, unless it is there."""
-    path = directory / RESULT
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(asdict(outcome), indent=2) + "\n", "utf-8")
+    _note_once(directory / RESULT, json.dumps(outcome.as_dict(), indent=2) + "\n")
+
+
+def _note_once(path: Path, text: str) -> None:
+    """Write a file, unless it is there; a full disk costs the note, and nothing else."""
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            write_private(path, text)
 
 
 class Nowhere:
@@ -229,5 +226,6 @@ def following_of(
 ) -> Following:
     """What follows a submitted job."""
     return Following(
-        client, made.number, made.layout, watch, tell, same=made.same, output=made.output
-    )
+        client, made.job, made.layout, watch, tell, output=made.output,
+        note=lambda job: note_seen(made.directory, job),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dslaunch.slurm.grammar import (
     ACCELERATE,
@@ -20,7 +20,7 @@ from dslaunch.slurm.grammar import (
 )
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell import read
-from dslaunch.slurm.words import Command, Word
+from dslaunch.slurm.words import Command, Expansion, Literal, Piece, Word
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 MODULES = {
@@ -38,6 +38,20 @@ GRAMMARS = {
 }
 LAUNCHERS = frozenset(GRAMMARS) - {"python"}
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+NOT_STARTING = frozenset(
+    (
+        *("alias", "cd", "command", "conda", "cp", "declare", "echo", "exit", "export", "for"),
+        *("grep", "kill", "local", "ls", "mkdir", "module", "pip", "printf", "readonly", "rm"),
+        *("select", "set", "source", "test", "trap", "type", "typeset", "unset", "which"),
+        *(":", "[", "[[", "."),
+    )
+)
+"""Commands that name programs without starting them."""
+POSITIONAL = re.compile(r"\$\{?(?:[@*](?::\d+)?|[1-9])\}?")
+COST = 10
+"""What a word of a function's body counts of all that expansions may make."""
+DEEPEST_CALL = 3
+"""Functions that call each other are followed so far."""
 SCRIPT_FILE = re.compile(r".*\.(sh|bash|py)")
 
 
@@ -96,10 +110,13 @@ class Reading:
     script: Script
     steps: tuple[Step, ...]
     launches: tuple[Launch, ...]
+    nested: tuple[Command, ...]
+    """The commands of `bash -c '...'` and `eval` without srun."""
 
     def texts(self) -> Iterator[Command]:
         """Every command of every shell: the script's and those within `bash -c`."""
-        yield from self.script.every_command()
+        yield from self.script.every_command
+        yield from self.nested
         for step in self.steps:
             yield from step.inner
 
@@ -108,14 +125,93 @@ def read_launches(script: Script) -> Reading:
     """Find every step and launch."""
     steps: list[Step] = []
     launches: list[Launch] = []
-    for command in script.commands:
-        words = script.expanded(command.words)
+    nested: list[Command] = []
+    own = {id(command) for command in script.commands}
+    for command, words in _started(script):
+        nested += [] if id(command) in own else [command]
         at = _srun(words)
         step = _step(command, words, at) if at is not None else None
         steps += [step] if step else []
         rest = step.program if step else words
         launches += _launches(script, rest, command, step, 0)
-    return Reading(script, tuple(steps), tuple(launches))
+    return Reading(script, tuple(steps), tuple(launches), tuple(nested))
+
+
+def _started(script: Script) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+    """Every command with its words expanded; what `bash -c` and `eval` are given, and a function's
+    body with the arguments of a call, stand in their place."""
+    called = {command.name for command in script.commands}
+    for command in script.commands:
+        words = script.expanded(command.words)
+        if command.function and command.function in called and _positional(words):
+            continue
+        yield from _called(script, command, words, 0)
+
+
+def _called(
+    script: Script, command: Command, words: tuple[Word, ...], depth: int
+) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+    name = words[0].constant if words else None
+    text = _shell_text(words) if _srun(words) is None else None
+    if depth >= DEEPEST_CALL or words[:1] == () or name in NOT_STARTING:
+        yield command, words
+    elif _takes_arguments(script, name) and name != command.function:
+        yield from _body(script, command, words, depth)
+    elif text is not None:
+        for inner in read(text.text(), 0):
+            where = _within(inner, command)
+            yield from _called(script, where, script.expanded(inner.words), depth + 1)
+    else:
+        yield command, words
+
+
+def _takes_arguments(script: Script, name: str | None) -> bool:
+    body = script.functions.get(name or "", [])
+    return any(_positional(inner.words) for inner in body)
+
+
+def _body(
+    script: Script, command: Command, words: tuple[Word, ...], depth: int
+) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+    """A function's commands as a call of it makes them."""
+    name = words[0].value
+    script.left -= sum(COST * (1 + len(inner.words)) for inner in script.functions[name])
+    if script.exhausted:
+        return
+    arguments = words[1:]
+    for inner in script.functions[name]:
+        if inner.name == "shift":
+            arguments = arguments[1:]
+            continue
+        theirs = script.expanded(inner.words)
+        if not _positional(theirs):
+            continue
+        filled = tuple(result for word in theirs for result in _filled(word, arguments))
+        yield from _called(script, _within(inner, command), filled, depth + 1)
+
+
+def _within(inner: Command, outer: Command) -> Command:
+    """A command that runs as a part of another one, whose pipe or `&` holds for it, too."""
+    passed = outer.operator in ("|", "|&", "&")
+    operator = outer.operator if passed else inner.operator
+    return replace(inner, operator=operator, depth=inner.depth + outer.depth)
+
+
+def _positional(words: Sequence[Word]) -> bool:
+    pieces = (expansion for word in words for expansion in word.expansions)
+    return any(POSITIONAL.fullmatch(piece.raw) for piece in pieces)
+
+
+def _filled(word: Word, arguments: tuple[Word, ...]) -> tuple[Word, ...]:
+    """A word of a function with the call's arguments in place of `$1` or `$@`."""
+    alone = word.pieces[0] if len(word.pieces) == 1 else None
+    if not isinstance(alone, Expansion) or not POSITIONAL.fullmatch(alone.raw):
+        return (word,)
+    number = re.search(r"\d+", alone.raw)
+    first = int(number[0]) - 1 if number else 0
+    if "@" in alone.raw or "*" in alone.raw:
+        return arguments[first:]
+    return arguments[first : first + 1]
 
 
 def _srun(words: Sequence[Word]) -> int | None:
@@ -132,10 +228,20 @@ def _step(command: Command, words: tuple[Word, ...], at: int) -> Step:
     program = tuple(words[at + 1 + used :])
     options = {option.name: option for option in found}
     text = _shell_text(program)
-    inner = tuple(read(text.text(), 1)) if text else ()
+    inner = tuple(_nested(program, 1, 0))
     if command.document is not None and program and _base(program[0]) in SHELLS and not text:
         inner = tuple(read(command.document, 1))
     return Step(command, options, words[at].place, words[at].end, program, 0, inner)
+
+
+def _nested(words: Sequence[Word], shell: int, depth: int) -> Iterator[Command]:
+    """The commands of `bash -c '...'`, and of those within them."""
+    text = _shell_text(words)
+    if text is None or depth >= DEEPEST_CALL:
+        return
+    for command in read(text.text(), shell):
+        yield command
+        yield from _nested(command.words, shell, depth + 1)
 
 
 def _base(word: Word) -> str:
@@ -144,6 +250,8 @@ def _base(word: Word) -> str:
 
 def _shell_text(words: Sequence[Word]) -> Word | None:
     """What `bash -c` is given, wherever it is among the words."""
+    if words and words[0].constant == "eval" and len(words) > 1:
+        return _joined(words[1:])
     for at, word in enumerate(words):
         if _base(word) in SHELLS:
             for option, text in zip(words[at + 1 :], words[at + 2 :], strict=False):
@@ -154,9 +262,20 @@ def _shell_text(words: Sequence[Word]) -> Word | None:
     return None
 
 
+def _joined(words: Sequence[Word]) -> Word:
+    """What `eval` makes of its words: one text, with blanks between."""
+    pieces: list[Piece] = []
+    for word in words:
+        blank = Literal(" ", (word.place,), "")
+        pieces += [blank, *word.pieces] if pieces else word.pieces
+    return Word(tuple(pieces), words[0].place, words[-1].end)
+
+
 def _launches(
     script: Script, words: tuple[Word, ...], command: Command, step: Step | None, shell: int
 ) -> Iterator[Launch]:
+    if words and words[0].value in NOT_STARTING:
+        return
     text = _shell_text(words)
     if text is not None and shell < 3:
         for inner in read(text.text(), shell + 1):
@@ -184,6 +303,9 @@ def _options(words: tuple[Word, ...], grammar: Grammar | None) -> dict[str, Opti
 def _program(words: tuple[Word, ...], at: int, *, behind_srun: bool) -> tuple[str, int] | None:
     """The launcher that is named at an index, and where its options begin."""
     name = _base(words[at])
+    before = words[at - 1].value if at else ""
+    if before.startswith("--") and before.endswith("launcher"):  # an option's value
+        return None
     following = words[at + 1].value if at + 1 < len(words) else ""
     if name in ("torchrun", "deepspeed"):
         return name, at + 1

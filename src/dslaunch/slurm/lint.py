@@ -1,14 +1,17 @@
-"""What is wrong, risky and right in an sbatch script. Pure: nothing is run, and SLURM not asked."""
+"""What is wrong, risky and right in an sbatch script. Pure: nothing is run, and SLURM not asked;
+what `bash -n` says of it comes in as a value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from dslaunch.lint import Remark, in_order, mended
+from dslaunch.lint import Remark, in_order, mended, mentions, screened
 from dslaunch.slurm.launches import read_launches
-from dslaunch.slurm.rules import counts, directives, ends, master, ranks, right, steps
+from dslaunch.slurm.rules import counts, directives, ends, master, ranks, right, steps, syntax
+from dslaunch.slurm.rules.names import NAMES
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.syntax import Refusal
 
 RULES = (
     *directives.RULES,
@@ -29,17 +32,29 @@ class Verdict:
     remarks: tuple[Remark, ...]
     right: tuple[Remark, ...]
     """What it does as it should, where others go wrong."""
+    ignored: int = 0
+    """How many remarks are left out, since the script or the call ignores their rules."""
 
 
 def lint_script(
-    text: str, file: str = "-", directory_exists: Callable[[str], bool] = lambda _: True
+    text: str,
+    file: str = "-",
+    directory_exists: Callable[[str], bool] = lambda _: True,
+    refusal: Refusal | None = None,
+    ignore: Collection[str] = (),
 ) -> Verdict:
     """Read a batch script. `directory_exists` is asked about the directories of its output files,
-    as seen from where it is submitted."""
+    as seen from where it is submitted; `refusal` is why bash does not take it. Left out are the
+    rules of `ignore` and those that comments in the script name."""
     reading = read_launches(Script(text, file, directory_exists))
-    remarks = _once(remark for rule in RULES for remark in rule(reading))
+    remarks = [remark for rule in RULES for remark in rule(reading)]
+    if refusal is not None:
+        remarks += syntax.refused(reading, refusal)
+    remarks = _once([*remarks, *syntax.unread(reading)])
     good = _once(remark for rule in right.RULES for remark in rule(reading))
-    return Verdict(in_order(remarks), in_order(good))
+    said = mentions(text)
+    found = screened(remarks, file=file, known=NAMES, ignore=ignore, said=said)
+    return Verdict(found.kept, in_order(good), found.ignored)
 
 
 def _once(remarks: Iterable[Remark]) -> list[Remark]:
@@ -50,10 +65,14 @@ def _once(remarks: Iterable[Remark]) -> list[Remark]:
     return list(found.values())
 
 
-def fixed(text: str, directory_exists: Callable[[str], bool] = lambda _: True) -> str:
-    """The script with everything mended that is certain."""
+def fixed(
+    text: str,
+    directory_exists: Callable[[str], bool] = lambda _: True,
+    ignore: Collection[str] = (),
+) -> str:
+    """The script with everything mended that is certain and not ignored."""
     for _ in range(ROUNDS):
-        better = mended(text, lint_script(text, "-", directory_exists).remarks)
+        better = mended(text, lint_script(text, "-", directory_exists, ignore=ignore).remarks)
         if better == text:
             break
         text = better

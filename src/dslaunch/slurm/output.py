@@ -11,15 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Protocol
 
-from dslaunch.cluster.nodeset import expand
+from dslaunch.cluster.nodeset import numbers
 from dslaunch.run.events import Event
+from dslaunch.run.lines import LONGEST
+from dslaunch.slurm.nodes import node_names
 
 PIECE = 1 << 20
-_LABEL = re.compile(rb" *(\d+): ?(.*)", re.S)
-_TORCH = re.compile(rb"\[[a-z_A-Z0-9-]*?(\d+)\]:(.*)", re.S)
+_LABEL = re.compile(rb" {0,20}(\d{1,9}): ?(.*)", re.S)
+_TORCH = re.compile(rb"\[[a-z_A-Z0-9-]{0,60}?(\d{1,9})\]:(.*)", re.S)
+_PREFIX = re.compile("([A-Za-z0-9._-]{1,255})(?::([0-9]{1,9}))?│".encode())
 _TASKS = re.compile(
-    r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[\d,-]+): "
-    r"(?:Exited with exit code (?P<code>\d+)|(?P<word>[A-Z][A-Za-z ]+?)(?: \(core dumped\))?)$"
+    r"srun: error: (?P<nodes>\S+): tasks? (?P<tasks>[0-9,-]+): "
+    r"(?:Exited with exit code (?P<code>[0-9]{1,9})"
+    r"|(?P<word>[A-Z][A-Za-z ]+?)(?: \(core dumped\))?)$"
 )
 _SIGNALS = {
     "Killed": 9, "Terminated": 15, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7,
@@ -38,6 +42,8 @@ class Layout:
     """Every task is a rank; else it is the launcher of a node."""
     elastic: bool = False
     """Lines say their global rank, which does not follow from the node."""
+    supervised: bool = False
+    """Lines are those of `dslaunch run` in the job: each says its host and rank."""
 
     def place(self, task: int) -> tuple[int, int]:
         """The node of a task, counted from 0, and the first rank of that node, or its own."""
@@ -65,6 +71,9 @@ class Reader:
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             yield self.read(line)
+        if len(self.rest) > LONGEST:  # no job can fill the memory by a line that never ends
+            yield self.read(self.rest)
+            self.rest = b""
 
     def end(self) -> Iterator[tuple[str, int | None, bytes]]:
         """Give what is left without a newline."""
@@ -74,6 +83,8 @@ class Reader:
 
     def read(self, line: bytes) -> tuple[str, int | None, bytes]:
         """Tell whose line it is: srun labels a task's, torch's `--tee` a rank's."""
+        if self.layout.supervised:
+            return _prefixed(line)
         labelled = _LABEL.fullmatch(line)
         if labelled is None:
             return "slurm", None, line + b"\n"
@@ -89,6 +100,16 @@ class Reader:
         return host, known, local[2] + b"\n"
 
 
+def _prefixed(line: bytes) -> tuple[str, int | None, bytes]:
+    """A line of `dslaunch run`, as its screen puts host and rank before it (`report.live.prefix`);
+    what has no prefix is of that program itself, or of SLURM."""
+    found = _PREFIX.match(line)
+    if found is None:
+        return "slurm", None, line + b"\n"
+    rank = int(found[2]) if found[2] else None
+    return found[1].decode("ascii"), rank, line[found.end() :] + b"\n"
+
+
 def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
     """What srun says of tasks that ended badly, as events."""
     match = _TASKS.match(line)
@@ -98,21 +119,21 @@ def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
     number = None if code is not None else _SIGNALS.get(match["word"])
     if code is None and number is None:
         code = 1
-    hosts = expand(match["nodes"])
-    for task in _numbers(match["tasks"]):
+    hosts = node_names(match["nodes"])
+    try:
+        tasks = numbers(match["tasks"])
+    except ValueError:
+        return  # cut, or no line of srun's
+    if not hosts:
+        return
+    for task in tasks:
         node, rank = layout.place(task)
         host = hosts[0] if len(hosts) == 1 else f"node {node}"
         yield Event(now, "exit", host, rank if layout.direct else None, code, number)
 
 
-def _numbers(text: str) -> Iterator[int]:
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
-
-
 _ROOT = "Root Cause (first observed failure):"
-_ENTRY = re.compile(r"\s*(time|rank|exitcode)\s*: (\S+)")
+_ENTRY = re.compile(r"\s*(time|rank|exitcode)\s*: (\S{1,40})")
 
 
 class RootCauses:
@@ -170,10 +191,10 @@ class Tail:
         """What is new; nothing when nothing is."""
         try:
             if self.file is None:
-                self.file = self.path.open("rb")
+                self.file = _opened(self.path)
             elif self.file.tell() > self.path.stat().st_size:
                 self.file.seek(0)
-            return self.file.read(PIECE)
+            return self.file.read(PIECE) or b""
         except OSError:
             return b""
 
@@ -186,6 +207,12 @@ class Tail:
         """Let go of the file."""
         if self.file is not None:
             self.file.close()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file; where others have put a pipe in its place, without waiting for a writer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.fdopen(fd, "rb", buffering=0)
 
 
 class FarTail:

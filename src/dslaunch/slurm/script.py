@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.slurm.grammar import SBATCH, Option, options_of
@@ -14,10 +15,18 @@ from dslaunch.slurm.shell import inner_commands, read
 from dslaunch.slurm.words import Assignment, Command, Expansion, Literal, Piece, Text, Word
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
+BLOCK = re.compile(r"(?<!\$)\{%[^{}]*%\}")
+INSERTED = re.compile(r"\{\{[^{}\n]*\}\}")
+"""Jinja's control blocks and what it puts in."""
 HETEROGENEOUS = ("hetjob", "packjob")
 ALL_ELEMENTS = ("${%s[@]}", "${%s[*]}")
+SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
+"""The interpreters whose language is read here."""
 DEEPEST = 8
 """Variables that name variables are followed so far; nobody writes more, but in a circle."""
+MOST_EXPANDED = 100_000
+"""Characters and pieces that expansions may make of a script: a few lines can stand for billions.
+After that variables stay as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +55,28 @@ class Script:
     late: tuple[Line, ...] = field(init=False)
     """Those that SLURM does not read, since commands come first."""
     commands: list[Command] = field(init=False)
+    """Those that may run in a job, in the order of the text."""
+    functions: dict[str, list[Command]] = field(init=False)
+    """The commands of each function that the batch script's own shell may call."""
     assigned: dict[str, list[Assignment]] = field(init=False)
+    blanked: bool = field(init=False, default=False)
+    """Whether a template's control blocks were left out."""
+    left: int = field(init=False, default=MOST_EXPANDED)
+    """What expansions may still make."""
 
     def __post_init__(self) -> None:
+        self.blanked = BLOCK.search(self.text) is not None
+        self.text = _glued(self.text)
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self.commands = read(Text.of_file(self.text))
-        first = min((c.place for c in self.commands), default=len(self.text))
-        quoted = [extent for command in self.commands for extent in _extents(command)]
+        every = read(Text.of_file(self.text)) if self.for_shell else []
+        first = min((c.place for c in every), default=len(self.text))
+        quoted = [extent for command in every for extent in _extents(command)]
+        sent = _sent_functions(every)
+        self.commands = [c for c in every if not c.outside and c.function not in sent]
+        self.functions = {}
+        for command in self.commands:
+            self.functions.setdefault(command.function, []).append(command)
+        self.functions.pop("", None)
         found = [
             _line(self.text, begin) for begin in self.begins if _is_directive(self.text, begin)
         ]
@@ -66,6 +90,24 @@ class Script:
         for command in self.commands:
             for one in command.all_assignments():
                 self.assigned.setdefault(one.name, []).append(one)
+
+    @property
+    def is_template(self) -> bool:
+        """Whether a template engine makes the script of it."""
+        return self.blanked or any("{{" in self.text[line.place : line.end] for line in self.lines)
+
+    @property
+    def for_shell(self) -> bool:
+        """Whether a shell runs it: a batch script may be Python, too."""
+        return self.interpreter in SHELLS
+
+    @property
+    def interpreter(self) -> str:
+        """The program in its first line, without its directory; bash where there is none."""
+        first = self.text.partition("\n")[0]
+        words = [word.rpartition("/")[2] for word in first.removeprefix("#!").split()]
+        programs = [word for word in words if word != "env" and word[:1] != "-"]
+        return programs[0] if first.startswith("#!") and programs else "bash"
 
     # ------------------------------------------------------------ directives
 
@@ -94,10 +136,11 @@ class Script:
         nodes = self.asked("nodes")
         if nodes or self.heterogeneous:
             return nodes != "1"
-        tasks = self.number("ntasks") or 1
-        return tasks > 1 or bool(
-            re.search(r"SLURM_(NNODES|JOB_NUM_NODES|(JOB_)?NODELIST)", self.text)
-        )
+        tasks = self.number("ntasks")
+        if tasks is not None:
+            # SLURM fills a node before it takes another
+            return tasks > (self.number("ntasks-per-node") or 1)
+        return re.search(r"SLURM_(NNODES|JOB_NUM_NODES|(JOB_)?NODELIST)", self.text) is not None
 
     # ------------------------------------------------------------ places
 
@@ -129,11 +172,11 @@ class Script:
         """The commands that change the shell's settings."""
         return tuple(command for command in self.commands if command.name == "set")
 
-    def every_command(self) -> Iterator[Command]:
+    @cached_property
+    def every_command(self) -> tuple[Command, ...]:
         """The script's own commands, and those within `$(...)`."""
-        for command in self.commands:
-            yield command
-            yield from inner_commands(command)
+        own = ((command, *inner_commands(command)) for command in self.commands)
+        return tuple(chain.from_iterable(own))
 
     def setting(self, letter: str, name: str, place: int) -> bool:
         """Whether the shell is `set` to something at a place, such as ("e", "errexit")."""
@@ -162,12 +205,19 @@ class Script:
         """Whether programs see a variable: it is exported, or `set -a` exports all."""
         return name in self.exports or self.setting("a", "allexport", len(self.text))
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether expansions made so much of it that the rest was left as it is written."""
+        return self.left <= 0
+
     def constant(self, word: Word | None, depth: int = 0) -> str | None:
         """What a word says for certain, variables that the script gives a constant included."""
         if word is None or depth > DEEPEST:
             return None
         parts: list[str] = []
         for piece in word.pieces:
+            if not self._spend(piece):
+                return None
             if isinstance(piece, Literal):
                 parts.append(piece.text)
                 continue
@@ -187,7 +237,7 @@ class Script:
 
     def _expanded(self, word: Word, depth: int) -> Iterator[Word]:
         array = self._array(word)
-        if array is not None and depth < DEEPEST:
+        if array is not None and depth < DEEPEST and self.left > 0:
             for element in array:
                 yield from self._expanded(element, depth + 1)
             return
@@ -202,15 +252,36 @@ class Script:
         whole = given and piece.raw in [form % piece.name for form in ALL_ELEMENTS]
         if given is None or not whole or given.value.array is None:
             return None
-        every = [one for one in self.assigned[piece.name] if one.place < piece.place]
-        return tuple(element for one in every for element in one.value.array or ())
+        elements: list[Word] = []
+        for one in self._since_set(piece.name, piece.place):
+            self.left -= len(one.value.array or ())
+            elements += one.value.array or ()
+        return tuple(elements)
+
+    def _since_set(self, name: str, place: int) -> list[Assignment]:
+        """The assignments that make up a variable at a place: the last `=`, and every `+=`."""
+        every = self.assigned.get(name, [])
+        last = first = bisect.bisect_left(every, place, key=lambda one: one.place)
+        while first and self.left > 0:
+            first -= 1
+            self.left -= 1
+            if not every[first].append:
+                break
+        return every[first:last]
+
+    def _spend(self, piece: Piece) -> bool:
+        """Count a piece that an expansion makes; False if it is one too many."""
+        self.left -= 1 + (len(piece.text) if isinstance(piece, Literal) else 0)
+        return self.left > 0
 
     def _pieces(self, piece: Piece, depth: int) -> Iterator[Piece]:
         given = None
-        if isinstance(piece, Expansion) and (document := _document(piece)):
+        may = self._spend(piece)
+        if may and isinstance(piece, Expansion) and (document := _document(piece)):
+            self.left -= len(document.chars)
             yield from document.pieces()
             return
-        if isinstance(piece, Expansion) and piece.name and not piece.operation:
+        if may and isinstance(piece, Expansion) and piece.name and not piece.operation:
             seen = piece.shell == 0 or self.exported(piece.name)
             given = self.last(piece.name, piece.place) if seen else None
         if given is None or depth > DEEPEST or given.value.array is not None:
@@ -236,6 +307,26 @@ def _document(expansion: Expansion) -> Text | None:
     return commands[0].document if alone else None
 
 
+def _glued(text: str) -> str:
+    """A template's text with every placeholder as one word, and without its control blocks; all
+    else stays in its place."""
+    text = BLOCK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    return INSERTED.sub(lambda match: re.sub(r"\s", "_", match[0]), text)
+
+
+def _sent_functions(commands: list[Command]) -> set[str]:
+    """The functions that other shells get, by `export -f` or `declare -f`: what they do happens
+    on the nodes."""
+    defined = {command.function for command in commands}
+    sent: set[str] = set()
+    for command in commands:
+        for one in (command, *inner_commands(command)):
+            flags = one.arguments[:1]
+            if one.name in ("export", "declare", "typeset") and flags and "f" in flags[0]:
+                sent |= defined & set(one.arguments[1:])
+    return sent
+
+
 def _extents(command: Command) -> Iterator[tuple[int, int]]:
     """Where a command's words and its here-document are: a `#` in there begins no comment."""
     yield command.place, command.end
@@ -245,6 +336,12 @@ def _extents(command: Command) -> Iterator[tuple[int, int]]:
 
 def _is_directive(text: str, begin: int) -> bool:
     return DIRECTIVE.match(text, begin) is not None
+
+
+def directive_line(directive: str) -> tuple[str, Line]:
+    """Read what stands behind one `#SBATCH`; the line's places are those in the text beside it."""
+    text = f"#SBATCH {directive}"
+    return text, _line(text, 0)
 
 
 def _line(text: str, begin: int) -> Line:

@@ -6,6 +6,7 @@ bash's arrays, `$'...'` and `<(...)`), forgives what is incomplete, and runs not
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,11 +31,20 @@ VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 OPENS = {"if", "case", "do", "{"}
 CLOSES = {"fi", "esac", "done", "}"}
 RESERVED = OPENS | CLOSES | {"then", "elif", "else", "while", "until", "!", "time"}
+BETWEEN_CASES = {";;", ";&", ";;&"}
 ESCAPED_IN_QUOTES = '$`"\\\n'
 UNQUOTED = re.compile(rf"[^\s\\'\"$`{HELD}|&;()<>#]*")
 QUOTED = re.compile(rf"[^\\\"$`{HELD}]*")
 """Characters that mean nothing special, outside and inside double quotes."""
 PAIRS = {"(": ")", "{": "}"}
+ELEMENT = re.compile(r"[A-Za-z_]\w*\[")
+IN_JOB = re.compile(r"SLURM_(JOB_?ID|(JOB_)?NODELIST|NNODES|JOB_NUM_NODES|PROCID|NTASKS|JOB_NAME)")
+"""Variables that every batch job has, and that nobody has outside of one."""
+DEEPEST = 20
+"""Command substitutions in each other that are read; what is deeper inside stays unread."""
+
+DEEPEST_BRACES = 4
+"""The same for `${A:-${B:-...}}`."""
 
 
 def read(text: Text, shell: int = 0) -> list[Command]:
@@ -43,14 +53,14 @@ def read(text: Text, shell: int = 0) -> list[Command]:
     return _Reader(text, shell).run()
 
 
-def inner_commands(command: Command) -> Iterator[Command]:
+def inner_commands(command: Command, depth: int = 0) -> Iterator[Command]:
     """The commands that are run while a command's words are put together."""
     for word in command.all_words():
         for expansion in word.expansions:
-            if expansion.commands is not None:
+            if expansion.commands is not None and depth < DEEPEST:
                 for found in read(expansion.commands, expansion.shell):
                     yield found
-                    yield from inner_commands(found)
+                    yield from inner_commands(found, depth + 1)
 
 
 @dataclass(slots=True)
@@ -63,17 +73,44 @@ class _Draft:
     """The redirection whose target comes next."""
 
 
+@dataclass(slots=True)
+class _Block:
+    """A compound command that is being read: an if, a loop, a group, a subshell, a case."""
+
+    opened: str
+    """The word that opened it, or an opening parenthesis."""
+    function: str
+    """The function that it is in or the body of; empty for none."""
+    around: bool
+    """Whether it is reached only outside of a job."""
+    outside: bool
+    """The same for the branch that is being read."""
+    conditions: list[Command] = field(default_factory=list)
+    """What an `if` looks at."""
+    condition: bool = False
+    """Whether the condition is being read."""
+    pattern: bool = False
+    """Whether a pattern of a `case` is being read."""
+
+
 class _Reader:
-    def __init__(self, text: Text, shell: int) -> None:
+    def __init__(self, text: Text, shell: int, nesting: int = 0) -> None:
         self.text, self.chars, self.shell = text, text.chars, shell
+        self.nesting = nesting
+        """In how many `${NAME:-...}` this text is."""
         self.at = 0
-        self.depth = 0
+        self.blocks: list[_Block] = []
+        self.defines = ""
+        """The function whose body comes next."""
         self.before = ""
         self.draft = _Draft()
         self.found: list[Command] = []
         self.documents: list[tuple[_Draft, str, bool]] = []
         self.bodies: dict[int, Text] = {}
         self.drafts: list[_Draft] = []
+        self.in_array = False
+        self.lines: dict[str, list[tuple[int, int]]] = {}
+        """Where each line stands, by its text without blanks around it; made when it is needed."""
 
     def run(self) -> list[Command]:
         while self.at < len(self.chars):
@@ -107,15 +144,73 @@ class _Reader:
 
     def operator(self, match: re.Match[str]) -> None:
         operator = match[0]
+        words = self.draft.words
+        if operator == "(" and not words and self.chars.startswith("((", self.at):  # (( sum ))
+            self.at = self.closing(self.at)
+            return
         self.at = match.end()
+        if words and words[0].bare == "[[" and words[-1].bare != "]]":  # no operators in there
+            return
         if operator in REDIRECTS:
             self.draft.redirect = operator
-        elif operator == "(" and len(self.draft.words) == 1:  # NAME ( ): a function
+        elif operator == "(" and words and words[-1].bare and len(words) <= 2:  # NAME ( )
             self.at = self.chars.find(")", self.at) + 1 or len(self.chars)
+            self.defines = words[-1].bare
+            self.draft = _Draft()
+        elif self.blocks and self.blocks[-1].pattern:
+            self.blocks[-1].pattern = operator not in (")", *BETWEEN_CASES)
             self.draft = _Draft()
         else:
             self.finish(operator)
-            self.depth = max(0, self.depth + {"(": 1, ")": -1}.get(operator, 0))
+            self.nest(operator)
+
+    def nest(self, operator: str) -> None:
+        """Keep count of subshells and of the branches of a `case`."""
+        if operator == "(":
+            self.open("(")
+        elif operator == ")":
+            self.close("(")
+        elif operator in BETWEEN_CASES and self.blocks and self.blocks[-1].opened == "case":
+            self.blocks[-1].pattern = True
+
+    def open(self, word: str) -> None:
+        """A block begins."""
+        outer = self.blocks[-1] if self.blocks else None
+        function = self.defines or (outer.function if outer else "")
+        around = self.outside()
+        self.defines = ""
+        self.blocks.append(_Block(word, function, around, around, condition=word == "if"))
+
+    def close(self, opened: str) -> None:
+        """A block ends, and what was left open in it."""
+        if any(block.opened == opened for block in self.blocks):
+            while self.blocks.pop().opened != opened:
+                pass
+
+    def outside(self) -> bool:
+        """Whether what comes now runs only outside of a job: in a branch for that, or behind
+        `[ -z "$SLURM_JOB_ID" ] &&`."""
+        block = self.blocks[-1] if self.blocks else None
+        last = self.found[-1] if self.found and self.before in ("&&", "||") else None
+        wanted = {"&&": "outside", "||": "inside"}.get(self.before)
+        behind = last is not None and asks_for_job(last) == wanted
+        return behind or (block is not None and block.outside)
+
+    def reserve(self, word: str) -> None:
+        """A reserved word: blocks open, close, and come to their next branch."""
+        if word in OPENS:
+            self.open(word)
+        elif word in CLOSES:
+            pairs = {"fi": "if", "esac": "case", "done": "do", "}": "{"}
+            self.close(pairs[word])
+        elif word in ("then", "elif", "else") and self.blocks and self.blocks[-1].opened == "if":
+            block = self.blocks[-1]
+            asked = asks_for_job(block.conditions[0]) if len(block.conditions) == 1 else ""
+            wanted = "outside" if word == "then" else "inside"
+            block.outside = block.around or asked == wanted
+            block.condition = word == "elif"
+            if word == "elif":
+                block.conditions = []
 
     def take(self, word: Word) -> None:
         draft = self.draft
@@ -126,17 +221,36 @@ class _Reader:
             draft.redirect = ""
         elif self.chars[self.at : self.at + 1] in ("<", ">") and word.bare.isdigit():
             pass  # 2> and its like
+        elif self.blocks and self.blocks[-1].pattern and word.bare != "esac":
+            pass
+        elif not draft.words and draft.keyword == "case":
+            draft.words.append(word)
+        elif draft.keyword == "case" and word.bare == "in":
+            self.blocks[-1].pattern = True
+            self.draft = _Draft()
         elif not draft.words and word.bare in RESERVED:
-            self.depth = max(0, self.depth + (word.bare in OPENS) - (word.bare in CLOSES))
+            self.reserve(word.bare)
             draft.keyword = word.bare
+        elif self.is_function(word):
+            self.defines = word.bare
+            draft.words = []
         else:
             draft.words.append(word)
+
+    def is_function(self, word: Word) -> bool:
+        """Whether a word is the name in `function NAME`, parentheses left out."""
+        named = len(self.draft.words) == 1 and self.draft.words[0].bare == "function"
+        brackets = re.compile(r"[ \t]*\(").match(self.chars, self.at)
+        return named and bool(word.bare) and brackets is None
 
     def finish(self, operator: str) -> None:
         draft, self.draft = self.draft, _Draft()
         if draft.words:
-            self.found.append(self.command(draft, operator))
+            command = self.command(draft, operator)
+            self.found.append(command)
             self.drafts.append(draft)
+            if self.blocks and self.blocks[-1].condition:
+                self.blocks[-1].conditions.append(command)
         else:
             self.draft.keyword = draft.keyword if operator == "\n" else ""
         if draft.words or operator not in ("\n", ";"):
@@ -145,8 +259,8 @@ class _Reader:
     def command(self, draft: _Draft, operator: str) -> Command:
         assignments = []
         words = list(draft.words)
-        while words and (one := assignment(words[0])):
-            assignments.append(one)
+        while words and ((one := assignment(words[0])) or sets_element(words[0])):
+            assignments += [one] if one else []
             del words[0]
         return Command(
             tuple(assignments),
@@ -156,19 +270,32 @@ class _Reader:
             operator,
             self.before,
             draft.keyword,
-            self.depth,
+            len(self.blocks),
             self.shell,
+            outside=self.outside(),
+            function=self.blocks[-1].function if self.blocks else "",
         )
 
     def read_documents(self) -> None:
         for draft, delimiter, quoted in self.documents:
-            pattern = re.compile(rf"^\t*{re.escape(delimiter)}[ \t]*$", re.MULTILINE)
-            match = pattern.search(self.chars, self.at)
-            end = match.start() if match else len(self.chars)
+            found = self.delimiter(delimiter, self.at)
+            end = found[0] if found else len(self.chars)
             body = self.text.part(self.at, end)
             self.bodies[id(draft)] = body if quoted else self.expanded(self.at, end)
-            self.at = min(len(self.chars), match.end() + 1) if match else len(self.chars)
+            self.at = min(len(self.chars), found[1] + 1) if found else len(self.chars)
         self.documents = []
+
+    def delimiter(self, word: str, at: int) -> tuple[int, int] | None:
+        """The first line from an index on that is this word and ends a here-document."""
+        if not self.lines:
+            begin = 0
+            for line in self.chars.split("\n"):
+                extent = (begin, begin + len(line))
+                self.lines.setdefault(line.lstrip("\t").rstrip(" \t"), []).append(extent)
+                begin += len(line) + 1
+        extents = self.lines.get(word, [])
+        after = bisect.bisect_left(extents, (at, at))
+        return extents[after] if after < len(extents) else None
 
     def expanded(self, start: int, end: int) -> Text:
         """A here-document as the program gets it: this shell's expansions are made."""
@@ -186,7 +313,8 @@ class _Reader:
         while self.at < len(self.chars):
             char = self.chars[self.at]
             process = self.at == start and self.chars.startswith(("<(", ">("), self.at)
-            if char == "(" and ASSIGNED.fullmatch(self.chars[start : self.at]):
+            opens = char == "(" and not self.in_array  # bash has no arrays of arrays
+            if opens and ASSIGNED.fullmatch(self.chars[start : self.at]):
                 array = tuple(self.array())
                 break
             if char in " \t\r\n" or (OPERATOR.match(char) and not process):
@@ -197,6 +325,7 @@ class _Reader:
 
     def array(self) -> Iterator[Word]:
         self.at += 1
+        self.in_array = True
         while self.at < len(self.chars) and self.chars[self.at] != ")":
             char = self.chars[self.at]
             if self.chars.startswith("\\\n", self.at):
@@ -209,11 +338,15 @@ class _Reader:
                 self.at += 1
             else:
                 yield self.word()
+        self.in_array = False
         self.at = min(self.at + 1, len(self.chars))
 
     def piece(self) -> list[Piece]:
         """What begins here, outside quotes."""
         char = self.chars[self.at]
+        if char == "\\" and self.chars.startswith(HELD, self.at + 1):
+            self.at += 1
+            return []
         if char == "\\":
             self.at = min(self.at + 2, len(self.chars))
             newline = self.chars[self.at - 1 : self.at] == "\n"
@@ -223,7 +356,7 @@ class _Reader:
             end = self.chars.find("'", start)
             end = len(self.chars) if end < 0 else end
             self.at = min(end + 1, len(self.chars))
-            return [self.literal(start, end, "'")]
+            return [*self.text.part(start, end).pieces()] or [Literal("", (), "'")]
         if char == '"':
             self.at += 1
             return self.quoted(until='"') or [Literal("", (), '"')]
@@ -267,7 +400,18 @@ class _Reader:
         self.at = end
         raw = self.text.raw(start, end)
         commands = self.text.part(*inside) if inside else None
-        return Expansion(raw, self.text.places[start], self.shell, quoted, commands)
+        place = self.text.places[start]
+        within = self.within(start, end) if raw.startswith("${") else ()
+        return Expansion(raw, place, self.shell, quoted, commands, within)
+
+    def within(self, start: int, end: int) -> tuple[Expansion, ...]:
+        """The expansions in the second half of `${NAME:-...}`."""
+        second = self.chars.find("$", start + 1, end)
+        if second < 0 or self.nesting >= DEEPEST_BRACES:
+            return ()
+        reader = _Reader(self.text.part(second, end - 1), self.shell, self.nesting + 1)
+        pieces = reader.quoted(until="")
+        return tuple(piece for piece in pieces if isinstance(piece, Expansion))
 
     def extent(self, start: int) -> tuple[int, tuple[int, int] | None]:
         """Where it ends, and the range of the commands in it."""
@@ -306,16 +450,43 @@ class _Reader:
 
     def behind_document(self, match: re.Match[str]) -> int:
         """Behind a here-document, whose quotes and brackets stand for themselves."""
-        end = re.compile(rf"^\t*{re.escape(match[1])}[ \t]*$", re.MULTILINE)
         line = self.chars.find("\n", match.end())
-        found = end.search(self.chars, line) if line >= 0 else None
-        return found.end() if found else match.end()
+        found = self.delimiter(match[1], line) if line >= 0 else None
+        return found[1] if found else match.end()
 
     def behind_quote(self, at: int) -> int:
         quote, at = self.chars[at], at + 1
         while at < len(self.chars) and self.chars[at] != quote:
             at += 2 if quote == '"' and self.chars[at] == "\\" else 1
         return min(at + 1, len(self.chars))
+
+
+def sets_element(word: Word) -> bool:
+    """Whether a word is `ARRAY[index]=value`."""
+    first = word.pieces[0] if word.pieces else None
+    plain = isinstance(first, Literal) and not first.quote
+    return plain and bool(ELEMENT.match(word.value)) and "]=" in word.value
+
+
+def asks_for_job(command: Command) -> str:
+    """`outside` for a test that holds only outside of a job, such as `[ -z "$SLURM_JOB_ID" ]`;
+    `inside` for one that holds only in it; empty for any other."""
+    if command.name not in ("[", "[[", "test"):
+        return ""
+    words = [word for word in command.words[1:] if word.bare not in ("]", "]]")]
+    negated = command.keyword == "!"
+    if words and words[0].bare == "!":
+        negated = not negated
+        del words[0]
+    expansions = [expansion for word in words for expansion in word.expansions]
+    if len(expansions) != 1 or not IN_JOB.fullmatch(expansions[0].name):
+        return ""
+    form = ["$" if word.expansions else word.value for word in words]
+    if form in (["-z", "$"], ["$", "=", ""], ["$", "==", ""]):
+        return "inside" if negated else "outside"
+    if form in (["-n", "$"], ["$"], ["$", "!=", ""]):
+        return "outside" if negated else "inside"
+    return ""
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:

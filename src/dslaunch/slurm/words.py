@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 HELD = "\ue000"
 """Stands in a `Text` for one expansion that an outer shell has made."""
@@ -38,7 +39,8 @@ class Text:
 
     def part(self, start: int, end: int) -> Text:
         """From one index to another."""
-        held = {at - start: self.held[at] for at in self.held if start <= at < end}
+        few = range(start, end) if end - start < len(self.held) else self.held
+        held = {at - start: self.held[at] for at in few if start <= at < end and at in self.held}
         return Text(self.chars[start:end], self.places[start : end + 1], held)
 
     def pieces(self) -> Iterator[Piece]:
@@ -69,6 +71,8 @@ class Expansion:
     """Whether in double quotes, where the result stays one word."""
     commands: Text | None = None
     """What is run, in `$(...)`, backquotes and `<(...)`."""
+    within: tuple[Expansion, ...] = ()
+    """What is replaced in the second half of `${NAME:-...}`."""
 
     @property
     def name(self) -> str:
@@ -105,7 +109,7 @@ class Literal:
 Piece = Literal | Expansion
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Word:
     """One word of a command line."""
 
@@ -116,17 +120,18 @@ class Word:
     array: tuple[Word, ...] | None = None
     """The elements in `NAME=(...)`."""
 
-    @property
+    @cached_property
     def value(self) -> str:
         """What it says, with quotes removed and expansions as they are written."""
         return "".join(p.text if isinstance(p, Literal) else p.raw for p in self.pieces)
 
-    @property
+    @cached_property
     def expansions(self) -> tuple[Expansion, ...]:
-        """What shells replace in it."""
-        return tuple(piece for piece in self.pieces if isinstance(piece, Expansion))
+        """What shells replace in it, within `${NAME:-...}` too."""
+        own = (piece for piece in self.pieces if isinstance(piece, Expansion))
+        return tuple(found for piece in own for found in (piece, *piece.within))
 
-    @property
+    @cached_property
     def constant(self) -> str | None:
         """Its value, if no shell replaces anything."""
         return None if self.expansions else self.value
@@ -214,6 +219,10 @@ class Command:
     shell: int = 0
     document: Text | None = None
     """Its here-document."""
+    outside: bool = False
+    """Whether it runs only outside of a job, as behind `[ -z "$SLURM_JOB_ID" ] &&`."""
+    function: str = ""
+    """The function whose body it is in."""
 
     @property
     def name(self) -> str:
@@ -247,4 +256,6 @@ class Command:
         for one in self.assignments:
             yield one.value
             yield from one.value.array or ()
-        yield from self.words
+        for word in self.words:
+            yield word
+            yield from word.array or ()

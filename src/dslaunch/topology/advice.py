@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from dslaunch.plural import counted
 from dslaunch.topology.model import Gpu, Topology, distance, nvlinks
-from dslaunch.topology.shape import DIRECT, islands, linked, mesh, nearest, ring, usable
+from dslaunch.topology.shape import DIRECT, Near, islands, linked, mesh, nearest, ring, usable
 
 Where = Literal["env", "interface", "slots", ""]
 """What of a cluster file it is: a node's `env`, `network.interface`, nodes' `slots`, or nothing."""
@@ -30,6 +31,8 @@ SOURCES = {
     "rtx40": "accelerate, check_cuda_p2p_ib_support; tinygrad/open-gpu-kernel-modules#45",
     "acs": "NVIDIA/nccl#667; NCCL documentation, Troubleshooting, PCI Access Control Services",
     "cloud": "NVIDIA/nccl#1298; NCCL documentation, NCCL_TOPO_FILE",
+    "c2c": "NCCL 2.30, src/graph/paths.cc: NCCL_NET_GDR_C2C, 1 by default since 2.27",
+    "level": "NCCL documentation, NCCL_P2P_LEVEL; NCCL 2.30, src/graph/paths.cc",
     "zero": "DeepSpeed, ZeRO++ (zero_hpz_partition_size): weights gathered inside a node",
     "order": "CUDA documentation, CUDA_DEVICE_ORDER: FASTEST_FIRST by default",
 }
@@ -209,12 +212,76 @@ def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, s
     far = [near for near in nearest(topology) if near.link and near.link not in DIRECT]
     if not far or topology.host.virtual:
         return
+    if _coherent(topology):
+        yield from _over_c2c(far)
+        return
     codes = "/".join(sorted({near.link for near in far if near.link}, key=distance))
     why = (
         f"{len(far)} of {len(topology.gpus)} GPUs have no NIC nearer than {codes}: what they send "
         "goes through the host's memory"
     )
     yield "GPUDirect RDMA", None, why, SOURCES["gdr"], ""
+
+
+def _coherent(topology: Topology) -> bool:
+    """Whether GPUs are linked to their CPUs by NVLink-C2C: their memory is a NUMA node there."""
+    named = any(re.search(r"\bG(?:H|B)(?:10|200|300)\b", gpu.name or "") for gpu in topology.gpus)
+    return named or any(gpu.memory_numa is not None for gpu in topology.gpus)
+
+
+def _over_c2c(far: list[Near]) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    """NICs at the GPU's own CPU reach its memory over C2C; those behind another CPU do not."""
+    other = [near for near in far if near.link == "SYS"]
+    if other:
+        why = (
+            f"the nearest NIC of {counted(len(other), 'GPU')} is at another CPU: what they send "
+            "goes through the host's memory"
+        )
+        yield "GPUDirect RDMA", None, why, SOURCES["c2c"], ""
+    else:
+        why = (
+            "the NICs are at the GPUs' own CPUs, and NVLink-C2C joins these: NCCL 2.27 and later "
+            "use GPUDirect there (NCCL_NET_GDR_C2C=1 is the default); older ones copy through the "
+            "host's memory"
+        )
+        yield "GPUDirect RDMA", None, why, SOURCES["c2c"], ""
+
+
+def _over_pcie(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+    """What machines without NVLink should know: which pairs are near, and how far P2P goes."""
+    gpus = topology.gpu_labels
+    pairs = [(a, b) for n, a in enumerate(gpus) for b in gpus[n + 1 :]]
+    links = {pair: topology.link(*pair) for pair in pairs}
+    if len(gpus) < 2 or None in links.values() or any(map(nvlinks, links.values())):
+        return
+    if topology.host.virtual or topology.p2p or any(map(_rtx40, topology.gpus)):
+        return
+    near = [pair for pair, link in links.items() if link in DIRECT]
+    far = sorted({link for link in links.values() if link and link not in DIRECT}, key=distance)
+    if near and far:
+        value = " or ".join(f"{a[3:]},{b[3:]}" for a, b in _apart(near))
+        why = f"these pairs are below one PCI switch; others go over {'/'.join(far)}"
+        yield "slots of a two-GPU job", value, why, SOURCES["p2p"], ""
+    if far:
+        level = "SYS" if "SYS" in far else "PHB"
+        codes = "/".join(far)
+        why = (
+            f"{len(links) - len(near)} of {counted(len(links), 'pair')} of GPUs are connected "
+            f"over {codes}. NCCL uses P2P up to PXB only (up to SYS with at most 2 GPUs on AMD "
+            "CPUs), and else copies through the host's memory. Where `nvidia-smi topo -p2p r` "
+            f"says OK, measure with NCCL_P2P_LEVEL={level}; it hangs where an IOMMU or ACS "
+            "redirects P2P"
+        )
+        yield "NCCL_P2P_LEVEL", None, why, SOURCES["level"], ""
+
+
+def _apart(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs of which no two share a GPU, the first ones first."""
+    chosen: list[tuple[str, str]] = []
+    for pair in pairs:
+        if not {*pair} & {gpu for each in chosen for gpu in each}:
+            chosen.append(pair)
+    return chosen
 
 
 def _access_control(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
@@ -318,6 +385,7 @@ _FOR_ONE: tuple[_Adviser, ...] = (
     _pairs,
     _peer_access,
     _direct_memory,
+    _over_pcie,
     _access_control,
     _cloud,
     _device_order,

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 
+from dslaunch.terminal import printable
 from dslaunch.topology.model import Trouble
 
+LONGEST = 4096
+"""Characters that are looked at: nvidia-smi complains in a line or two."""
 _KNOWN = (
     (
         r"couldn't communicate with the NVIDIA driver",
@@ -75,13 +78,14 @@ _KNOWN = (
 
 def complaint(text: str) -> Trouble:
     """Say why a text holds no matrix."""
+    text = text[:LONGEST]
     if not text.strip():
         return Trouble("no_answer", "nvidia-smi gave no answer", "run `nvidia-smi topo -m` there")
     for pattern, kind, message, hint in _KNOWN:
         if re.search(pattern, text, re.MULTILINE | re.IGNORECASE):
             return Trouble(kind, message, hint)
     first = next(line.strip() for line in text.splitlines() if line.strip())
-    shown = "".join(c if c.isprintable() else "?" for c in first[:60])
+    shown = printable(first[:60])
     return Trouble(
         "unreadable",
         f"there is no matrix in the text, which begins {shown!r}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from dslaunch.topology.model import Gpu
 
+LONGEST_NAME = 100
 _LISTED = re.compile(r"^GPU ([0-9]{1,4}): (.+?) \(UUID: ", re.MULTILINE)
 _MIG = re.compile(r"^\s+MIG \S+\s+Device\s+\d+:")
 _LINK = re.compile(r"^\s*Link \d+: (?:([\d.]+) GB/s|<inactive>)\s*$")
@@ -30,7 +31,7 @@ def gpu_list(text: str) -> dict[int, Listed]:
     for line in text.splitlines():
         if gpu := _LISTED.match(line):
             index = int(gpu[1])
-            found[index] = Listed(gpu[2], 0)
+            found[index] = Listed(gpu[2][:LONGEST_NAME], 0)
         elif _MIG.match(line) and index is not None:
             found[index] = replace(found[index], mig=found[index].mig + 1)
         elif line.startswith("GPU"):
@@ -44,7 +45,7 @@ def gpu_query(text: str) -> dict[int, dict[str, str]]:
     at = next((n for n, line in enumerate(lines) if re.match(r"index[ \t]*,", line)), len(lines))
     # split by hand: nvidia-smi quotes nothing, and no model has a comma in its name
     cells = [[cell.strip() for cell in line.split(",")] for line in lines[at:]]
-    head = [re.sub(r" \[[^\]]*\]$", "", title) for title in cells[0]] if cells else []
+    head = [title.partition(" [")[0] for title in cells[0]] if cells else []
     found: dict[int, dict[str, str]] = {}
     for row in cells[1:]:
         if len(row) == len(head) and re.fullmatch(r"[0-9]{1,4}", row[0]):
@@ -112,7 +113,7 @@ def _described(
     memory = re.match(r"[0-9]{1,9}", asked.get("memory.total", ""))
     return replace(
         gpu,
-        name=asked.get("name") or (listed.name if listed else None),
+        name=asked.get("name", "")[:LONGEST_NAME] or (listed.name if listed else None),
         memory=int(memory[0]) if memory else None,
         bus=asked.get("pci.bus_id"),
         driver=asked.get("driver_version"),

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from dslaunch.topology.model import Status
+from dslaunch.topology.pasted import texts, unwrapped
 
-_ESCAPES = re.compile(r"\x1b?\[[0-9;]*m")
-"""Underlining, which is printed into files too; some logs drop the escape character of it."""
+MOST_DEVICES = 128
+BROKEN = "its lines are broken at the edge of a terminal, and cannot be joined for certain"
+LONGEST_NAME = 64
 _CODE = r"NV[1-9][0-9]?|PIX|PXB|PHB|PSB|NODE|SYS|SOC"
 _CELLS = re.compile(rf"(?:X|{_CODE})+")
 _CELL = re.compile(rf"X|{_CODE}")
@@ -34,7 +36,7 @@ _NAMED = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]{1,4}|(?=[a-z]\w{,60}[0-9])[a-z]\w{,
 """What a device can be called; verbs names are as rdma-core makes them: `mlx5_0`, `rocep49s0`."""
 _AFFINITY = re.compile(r"CPU\s+Affinity")
 _LEGEND = re.compile(r"^\s*Legend:")
-_NIC_NAME = re.compile(r"^[ \t]*(NIC[0-9]{1,4}):[ \t]+(\S+)[ \t]*$", re.MULTILINE)
+_NIC_NAME = re.compile(r"^[ \t]*(NIC[0-9]{1,4}):[ \t]+([A-Za-z][\w.-]{0,63})[ \t]*$", re.M | re.A)
 _RANGE = r"[0-9]{1,5}(?:-[0-9]{1,5})?"
 _LIST = re.compile(rf"{_RANGE}(?:,{_RANGE})*")
 
@@ -60,6 +62,8 @@ class Matrix:
     affinity: dict[str, Affinity] = field(default_factory=dict)
     nic_names: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    whole: bool = False
+    """Whether nothing of the matrix is missing or in doubt, its affinities included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +81,49 @@ class _Row:
 
 
 def parse(text: str) -> Matrix:
-    """Read a matrix. A text without one gives status `none`."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    """Read a matrix, the first where there are several. A text without one gives status `none`.
+
+    Lines that were broken are joined if the whole then fits together in one way alone; if not, the
+    text is refused: half a line looks like a line of a smaller machine.
+    """
+    parts = texts(text)
+    first = next((part for part in parts.values() if part.strip()), "")
+    whole = [found for found in map(_parse, unwrapped(first)) if found.whole]
+    if not unwrapped(first):
+        found = _parse(first)
+    elif whole and all(each == whole[0] for each in whole):
+        found = whole[0]
+    else:
+        return Matrix(notes=[BROKEN])
+    others = sum("GPU" in part for part in parts.values()) - 1
+    if others > 0 and found.status != "none":
+        found.notes.append(f"{others} more in the same text not read")
+    return found
+
+
+def _parse(text: str) -> Matrix:
     header, rows, odd = _lines(text)
     found = Matrix(era=None)
     found.notes += odd
     if not rows:
         return found
+    if len(rows) > MOST_DEVICES or max(len(row.cells) for row in rows) > MOST_DEVICES:
+        return Matrix(notes=[f"more than {MOST_DEVICES} devices, which no machine has"])
     names = _names(header, rows, found.notes)
     _fill(found, names, rows)
     if not found.devices:
         return Matrix(notes=found.notes)
     columns = _columns(header)
+    # links are known whatever is missing of affinities and names
+    found.status = "partial" if found.notes else "ok"
     for row in rows:
         if row.label in found.devices and row.label.startswith("GPU"):
             found.affinity[row.label] = _affinity(row, columns, rows, found.notes)
+    if rows[-1].cut and len(found.notes):
+        found.status = "partial"
+    found.whole = not found.notes
     found.era = _era(text, columns)
     found.nic_names = _nic_names(text, found)
-    # a name that is missing is no damage of the matrix
-    damaged = any(note for note in found.notes if not note.startswith("no name"))
-    found.status = "partial" if damaged else "ok"
     return found
 
 
@@ -126,7 +153,7 @@ def _lines(text: str) -> tuple[str, list[_Row], list[str]]:
 
 def _row(line: str, *, cut: bool) -> _Row | None:
     words = line.split()
-    if len(words) < 2 or _CELLS.fullmatch(words[0]):
+    if len(words) < 2 or len(words[0]) > LONGEST_NAME or _CELLS.fullmatch(words[0]):
         return None
     matrix = list(takewhile(_CELLS.fullmatch, words[1:]))
     cells = [cell for word in matrix for cell in _CELL.findall(word)]

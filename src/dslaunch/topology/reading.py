@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dslaunch.plural import counted
 from dslaunch.topology import inventory, matrix, surroundings
 from dslaunch.topology.complaints import complaint
 from dslaunch.topology.model import Gpu, Nic, Topology, Trouble, nvlinks
@@ -59,7 +60,8 @@ def read(answers: Mapping[str, str]) -> Topology:
             host=host,
         )
     if listed and found.status == "ok" and set(listed) != {gpu.index for gpu in gpus}:
-        notes.append(f"`nvidia-smi -L` lists {len(listed)} GPUs, the matrix has {len(gpus)}")
+        words = counted(len(listed), "GPU")
+        notes.append(f"`nvidia-smi -L` lists {words}, the matrix has {len(gpus)}")
     denied = inventory.p2p(answers.get("p2p", ""))
     whole = Topology(
         found.status,
@@ -96,10 +98,16 @@ def _nics(found: matrix.Matrix) -> tuple[Nic, ...]:
 
 
 def _trouble(said: str, found: matrix.Matrix) -> Trouble:
+    known = complaint(said)
+    if known.kind == "other_tool":  # its tables look like a damaged matrix
+        return known
+    if found.notes == [matrix.BROKEN]:
+        hint = "record it into a file: `nvidia-smi topo -m > node1.txt`"
+        return Trouble("unreadable", f"the matrix cannot be read: {matrix.BROKEN}", hint)
     if found.notes:
         why = "; ".join(found.notes[:3])
         return Trouble("unreadable", f"the matrix is too damaged: {why}", "record it again")
-    return complaint(said)
+    return known
 
 
 def _dead_links(topology: Topology) -> list[str]:

@@ -161,7 +161,7 @@ def sockets(topology: Topology) -> str | None:
 def model(name: str) -> str:
     """A GPU's name without its maker and memory's kind: `H100 80GB`, `A100-SXM4-40GB`, `L40S`."""
     short = re.sub(r"^(?:NVIDIA|Tesla|NVIDIA Tesla)\s+", "", name)
-    return re.sub(r"\s+HBM\d\w*$", "", short)
+    return re.sub(r"(?<!\s)\s+HBM\d\w*$", "", short)
 
 
 def models(topology: Topology) -> str:

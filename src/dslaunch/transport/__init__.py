@@ -1,8 +1,9 @@
 """How a node is reached. The only place that opens connections.
 
-One file per transport; a module that is not private holds `make(cluster)`, which gives an
-object of the shape of `base.Transport`. Third parties add theirs by an entry point of the group
-`dslaunch.transports`, which is read only when a name is not built in.
+`choose` decides between the two that speak SSH. One file per transport; a module that is not
+private holds `make(cluster)`, which gives an object of the shape of `base.Transport`. Third
+parties add theirs by an entry point of the group `dslaunch.transports`, which is read only when a
+name is not built in.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dslaunch.errors import UsageError
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.transport.base import Transport
+    from dslaunch.transport.ssh.choice import Choice
 
-_SHARED = ("base", "classify", "pool", "process", "program", "retry")
+_SHARED = ("base", "classify", "login", "pool", "process", "program", "retry", "ssh")
 
 
 def names() -> tuple[str, ...]:
@@ -27,7 +29,22 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, cluster: Cluster) -> Transport:
-    """Give the transport of that name for a cluster. Raises UsageError when there is none."""
+    """Give the transport of that name for a cluster; for `auto` the one that fits.
+
+    Raises UsageError when there is none, PlanError and ToolMissingError as `choose` does.
+    """
+    return make(choose(name, cluster).name, cluster)
+
+
+def choose(name: str, cluster: Cluster) -> Choice:
+    """Return which transport is to be used, and why; see `ssh.choice.choose`."""
+    from dslaunch.transport.ssh import choice
+
+    return choice.choose(name, cluster)
+
+
+def make(name: str, cluster: Cluster) -> Transport:
+    """Give the transport that is chosen. Raises UsageError when none has that name."""
     if name in names():
         built_in: Transport = importlib.import_module(f"{__name__}.{name}").make(cluster)
         return built_in

@@ -1,37 +1,48 @@
 """SSH through Fabric and Paramiko: one verified connection per node, raw bytes over its channels.
 
-Fabric reads the configuration, finds keys and agent, and goes through jump hosts. Three things
-it does are not used, since they would be traps here: its acceptance of unknown host keys
-(AutoAddPolicy), its `env=` (not quoted) and its text-decoding runner.
+Fabric finds keys and agent, and goes through jump hosts. Four things it does are not used: its
+acceptance of unknown host keys (AutoAddPolicy), its reading of ssh_config (it makes connections to
+jump hosts by itself, which accept any key), its `env=` (not quoted) and its text-decoding runner.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
+import os
+import socket
 import threading
 import time
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.transport.classify import failure, from_error
+from dslaunch.errors import NodeError
+from dslaunch.transport.classify import Scene, Symptom, failure, symptom_of
 from dslaunch.transport.process import PIECE, STDERR_KEPT, login_line
 from dslaunch.transport.retry import when_throttled
+from dslaunch.transport.ssh.files import KnownHosts, client_of
+from dslaunch.transport.ssh.known_hosts import (
+    Entry,
+    HostName,
+    decide,
+    fingerprint,
+    key_types,
+    type_name,
+)
+from dslaunch.transport.ssh.lingering import LingeringSockets
+from dslaunch.transport.ssh.route import Hop, RouteError, route
+from dslaunch.transport.ssh.scene import scene_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import fabric
     import paramiko
 
     from dslaunch.cluster.model import Cluster, Node, Ssh
 
 KEEPALIVE = 15
-USER_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+Place = tuple[str, str, int]
+"""The user, the host and the port of a jump host."""
 
 
 class FabricChannel:
@@ -54,8 +65,9 @@ class FabricChannel:
             self._channel.shutdown_write()
 
     def close(self) -> None:
-        """Let go of it."""
-        self._channel.close()
+        """Let go of it; another thread may just have closed its connection."""
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.close()
 
     def wait(self, timeout: float) -> int | None:
         """Its exit code; None if it has not ended in time or the connection is lost."""
@@ -74,8 +86,9 @@ class FabricChannel:
 class FabricConnection:
     """An open connection to a node."""
 
-    def __init__(self, connection: fabric.Connection) -> None:
+    def __init__(self, connection: fabric.Connection, lingering: LingeringSockets) -> None:
         self._connection = connection
+        self._lingering = lingering
 
     def start(self, line: str) -> FabricChannel:
         """Run a shell line on the node."""
@@ -85,8 +98,16 @@ class FabricConnection:
 
     def close(self) -> None:
         """End the connection."""
-        with contextlib.suppress(OSError, EOFError):
-            self._connection.close()
+        _close(self._connection, self._lingering)
+
+
+def _close(connection: fabric.Connection, lingering: LingeringSockets) -> None:
+    """Close a connection. One through a jump host is a channel of that host's, not a socket."""
+    transport = connection.client.get_transport()
+    if transport is not None and isinstance(transport.sock, socket.socket):
+        lingering.end(transport.sock)
+    with contextlib.suppress(OSError, EOFError):
+        connection.close()
 
 
 class FabricTransport:
@@ -95,11 +116,16 @@ class FabricTransport:
     def __init__(self, ssh: Ssh) -> None:
         import fabric  # noqa: F401 - here, before threads: paramiko's imports are circular
 
+        # it logs what it also raises; without a handler that would land on the terminal
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())
+        self._timeout = ssh.connect_timeout
         self._ssh = ssh
-        self._jumps: dict[str, fabric.Connection] = {}
+        self._client = client_of(ssh)
+        self._known = KnownHosts()
+        self._jumps: dict[tuple[Place, ...], fabric.Connection] = {}
+        self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
-        self._reading = threading.Lock()
-        self._known: dict[str, paramiko.HostKeys] = {}
+        self._making = threading.Lock()
 
     def connect(self, node: Node) -> FabricConnection:
         """Open a connection, its host key verified. Raises NodeError."""
@@ -108,157 +134,175 @@ class FabricTransport:
     def _try(self, node: Node) -> FabricConnection:
         began = time.monotonic()
         try:
-            return FabricConnection(self._open(node))
-        except _JumpError as error:
-            found = error.failure
-        except Exception as error:  # noqa: BLE001 - each of a dozen types is classified here
-            found = from_error(node, error)
+            return FabricConnection(self._open(node), self._lingering)
+        except RouteError as error:
+            scene, found = Scene(node), Symptom("route", str(error))
+        except _HopError as error:
+            scene = scene_at(error.hop, node, self._ssh, self._client, self._known)
+            found = error.symptom
         waited = time.monotonic() - began
-        if found.kind in ("throttled", "protocol") and waited >= self._ssh.connect_timeout:
+        if found.kind in ("throttled", "protocol") and waited >= self._timeout:
             # dropped at once is an overload, dropped after all that time is a hung server
-            found = failure(node, "timeout", f"{found.message}, after {waited:.0f} s")
-        raise NodeError((found,))
+            found = Symptom("timeout", "connected, but the SSH server sent no banner")
+        raise NodeError((failure(scene, found),))
 
     def close(self) -> None:
-        """End the connections to jump hosts."""
+        """End the connections to jump hosts, and let every host confirm the end of its own."""
         for jump in self._jumps.values():
-            with contextlib.suppress(OSError, EOFError):
-                jump.close()
+            _close(jump, self._lingering)
+        self._lingering.wait()
 
     # ------------------------------------------------------------ connecting
 
     def _open(self, node: Node) -> fabric.Connection:
-        gateway = self._gateway(node)
-        connection = self._connection(node.host, node.user, node.port, node.identity_file, gateway)
-        self._verify_and_open(connection, node.host)
+        *jumps, target = route(self._client, node)
+        return self._dial(target, self._gateway(jumps))
+
+    def _gateway(self, jumps: Sequence[Hop]) -> fabric.Connection | None:
+        """Return the connection to the last jump host. Raises _HopError."""
+        gateway: fabric.Connection | None = None
+        way: tuple[Place, ...] = ()
+        with self._jumping:
+            for hop in jumps:  # each is reached through the one before
+                way = (*way, (hop.user, hop.host, hop.port))
+                if way not in self._jumps or not self._jumps[way].is_connected:
+                    self._jumps[way] = self._dial(hop, gateway)
+                gateway = self._jumps[way]
+        return gateway
+
+    def _dial(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
+        """Return an open connection to one host, its key verified. Raises _HopError."""
+        if hop.proxy_command is not None:
+            raise RouteError(f"{hop.alias}: ProxyCommand needs `transport: openssh`")
+        connection = self._connection(hop, gateway)
+        try:
+            connection.open()
+        except BaseException as error:
+            symptom = _with_methods(symptom_of(error), connection, hop.user)
+            # its thread would go on reading whatever the host sends
+            connection.client.close()
+            if not isinstance(error, Exception):
+                raise
+            raise _HopError(hop, symptom) from error
+        connection.transport.set_keepalive(KEEPALIVE)
         return connection
 
-    def _verify_and_open(self, connection: fabric.Connection, name: str) -> None:
-        """Open with exactly the host keys that the known_hosts files have for this host."""
-        client = connection.client
-        client.set_missing_host_key_policy(_Reject())
-        plain = connection.port == 22
-        dialled = connection.host if plain else f"[{connection.host}]:{connection.port}"
-        options = self._config.lookup(name)
-        for known in self._known_hosts(options):
-            entry = known.lookup(options.get("hostkeyalias", dialled))
-            for kind, key in entry.items() if entry else ():
-                client.get_host_keys().add(dialled, kind, key)
-        connection.open()
-        connection.transport.set_keepalive(KEEPALIVE)
-
-    def _connection(
-        self,
-        host: str,
-        user: str | None,
-        port: int | None,
-        identity: str | None,
-        gateway: fabric.Connection | None,
-    ) -> fabric.Connection:
+    def _connection(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
+        """Return a connection that is not open yet and accepts no key that is not known."""
         import fabric
+        import paramiko
 
-        timeout = self._ssh.connect_timeout
-        arguments: dict[str, Any] = {"banner_timeout": timeout, "auth_timeout": timeout}
-        options = self._config.lookup(host)
-        if identity is not None:
-            arguments["key_filename"] = [str(Path(identity).expanduser())]
-        # as ssh does it: a key that is named replaces the ones with standard names
-        arguments["look_for_keys"] = identity is None and "identityfile" not in options
-        with self._reading:  # Fabric's configuration is not made for several threads
-            return fabric.Connection(
-                host,
-                user=user,
-                port=port,
-                config=fabric.Config(ssh_config=self._config, lazy=True),
-                gateway=gateway,
-                connect_timeout=timeout,
+        entries = self._known.entries(hop.known_hosts)
+        arguments: dict[str, Any] = {
+            "banner_timeout": self._timeout,
+            "auth_timeout": self._timeout,
+            "channel_timeout": self._timeout,
+            "transport_factory": _asking_for(key_types(entries, hop.known_as)),
+            # Paramiko ends at the first file that is missing; ssh goes on to the next one
+            "key_filename": [str(f) for f in hop.identity_files if os.access(f, os.R_OK)],
+            # as ssh does it: a key that is named replaces the ones with standard names
+            "look_for_keys": not hop.identity_files,
+            "allow_agent": not hop.only_these_keys,
+        }
+        with self._making:  # Fabric's configuration is not made for several threads
+            connection = fabric.Connection(
+                hop.host,
+                user=hop.user,
+                port=hop.port,
+                # empty: Fabric would read jump hosts from it, and accept any key of theirs
+                config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),
+                gateway=gateway or False,
+                connect_timeout=self._timeout,
                 connect_kwargs=arguments,
             )
-
-    def _gateway(self, node: Node) -> fabric.Connection | None:
-        """The connection to the node's jump host; what ~/.ssh/config says if the file does not."""
-        jump = node.jump or self._config.lookup(node.host).get("proxyjump", "none")
-        if jump == "none":
-            return None
-        with self._jumping:
-            gateway = None
-            for hop in jump.split(","):  # each hop is reached through the one before
-                if hop not in self._jumps:
-                    user, host, port = _parse_hop(hop)
-                    self._jumps[hop] = self._connection(host, user, port, None, gateway)
-                    try:
-                        self._verify_and_open(self._jumps[hop], host)
-                    except Exception as error:
-                        del self._jumps[hop]
-                        kind = from_error(node, error).kind
-                        raise _JumpError(
-                            failure(node, kind, f"jump host {hop}: {error}")
-                        ) from error
-                gateway = self._jumps[hop]
-            return gateway
-
-    # ------------------------------------------------------------ configuration
-
-    @cached_property
-    def _config(self) -> paramiko.SSHConfig:
-        """The user's ssh_config and the system's; the first that names an option wins."""
-        import paramiko
-
-        # it logs what it also raises; without a handler that would land on the terminal
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())
-        config = paramiko.SSHConfig()
-        user = self._ssh.config_file or "~/.ssh/config"
-        for path in (Path(user).expanduser(), Path("/etc/ssh/ssh_config")):
-            if path.is_file():
-                with path.open(encoding="utf-8") as file:
-                    config.parse(file)
-        return config
-
-    def _known_hosts(self, options: dict[str, Any]) -> Iterator[paramiko.HostKeys]:
-        """The user's and the system's known hosts; each file is read once."""
-        import paramiko
-
-        named = (
-            options.get("userknownhostsfile", USER_KNOWN_HOSTS),
-            options.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS),
-        )
-        for name in (word for text in named for word in shlex.split(text)):
-            with self._reading:
-                if name not in self._known:
-                    self._known[name] = paramiko.HostKeys()
-                    with contextlib.suppress(OSError):
-                        self._known[name].load(str(Path(name).expanduser()))
-            yield self._known[name]
+        connection.client.set_missing_host_key_policy(_Verify(entries, hop.known_as))
+        return connection
 
 
 class HostKeyUnknown(Exception):
     """No known_hosts file has a key for this host."""
 
 
-class _JumpError(Exception):
-    """A jump host could not be used; carries the failure in words."""
-
-    def __init__(self, found: NodeFailure) -> None:
-        super().__init__(found.message)
-        self.failure = found
+class HostKeyChanged(Exception):
+    """The known_hosts files have other keys for this host."""
 
 
-class _Reject:
-    """What is done with an unknown host key: nothing is accepted silently."""
+class HostKeyRevoked(Exception):
+    """A known_hosts file marks this host's key as revoked."""
+
+
+class _HopError(Exception):
+    """A host of a way could not be connected to."""
+
+    def __init__(self, hop: Hop, symptom: Symptom) -> None:
+        super().__init__(symptom.kind)
+        self.hop, self.symptom = hop, symptom
+
+
+def _with_methods(symptom: Symptom, connection: fabric.Connection, user: str) -> Symptom:
+    """Ask a server that refused a login which ways to log in it offers.
+
+    Paramiko's exception may be about another key than the one that was refused: once the host's
+    key is accepted, every failure is one to log in.
+    """
+    import paramiko
+
+    transport = connection.client.get_transport()
+    if transport is None or not transport.is_active():
+        return symptom
+    if symptom.kind not in ("authentication", "protocol"):
+        return symptom
+    try:
+        transport.get_remote_server_key()
+    except paramiko.SSHException:
+        return symptom  # no host key has been seen yet
+    refused = replace(symptom, kind="authentication", said="")
+    try:
+        transport.auth_none(user)
+    except paramiko.BadAuthenticationType as answer:
+        return replace(refused, methods=tuple(answer.allowed_types))
+    except (paramiko.SSHException, OSError, EOFError):
+        return refused
+    return refused
+
+
+class _Verify:
+    """Decides about a host's key. Paramiko asks it about every key: its own tables stay empty,
+    since they know neither patterns nor revoked keys, and one key of each type."""
+
+    def __init__(self, entries: Sequence[Entry], known_as: HostName) -> None:
+        self._entries, self._known_as = entries, known_as
 
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
     ) -> None:
-        """Raise HostKeyUnknown with the key's fingerprint."""
-        raise HostKeyUnknown(f"{key.get_name()} {key.fingerprint}")
+        """Raise an error with the key's fingerprint, unless the key is known."""
+        status = decide(self._entries, self._known_as, key.asbytes())
+        if status == "known":
+            return
+        errors = {"changed": HostKeyChanged, "revoked": HostKeyRevoked}
+        error = errors.get(status, HostKeyUnknown)
+        raise error(f"{type_name(key.get_name())} {fingerprint(key.asbytes())}")
 
 
-def _parse_hop(hop: str) -> tuple[str | None, str, int | None]:
-    user, at, rest = hop.rpartition("@")
-    host, colon, port = rest.rpartition(":")
-    if colon and port.isdigit():
-        return (user if at else None), host, int(port)
-    return (user if at else None), rest, None
+def _asking_for(known: Sequence[str]) -> Callable[..., paramiko.Transport]:
+    """Return what makes Paramiko's transports, which ask a server for a key of a known type."""
+    import paramiko
+
+    def make_transport(sock: Any, **options: Any) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, **options)
+        security = transport.get_security_options()
+        # RSA keys are called by their signatures there: rsa-sha2-512
+        types = list(security.key_types)
+        types.sort(key=lambda name: _key_type(name) not in known)
+        security.key_types = types
+        return transport
+
+    return make_transport
+
+
+def _key_type(algorithm: str) -> str:
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def make(cluster: Cluster) -> FabricTransport:

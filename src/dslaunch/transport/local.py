@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
-from dslaunch.transport.process import ProcessChannel
+from dslaunch.node import private
+from dslaunch.transport.process import ProcessChannel, inherited
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
 class LocalConnection:
     """A node that is a directory."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
+        self._home, self._environ = home, environ
 
     def start(self, line: str) -> ProcessChannel:
         """Run a shell line with the node's directory as home and working directory."""
-        env = os.environ | {"HOME": str(self._home)}
+        env = {**self._environ, "HOME": str(self._home)}
         return ProcessChannel(["/bin/sh", "-c", line], env=env, cwd=str(self._home))
 
     def close(self) -> None:
@@ -31,19 +33,20 @@ class LocalConnection:
 class LocalTransport:
     """Gives each node `<state>/emulated/<cluster>/<host>`."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+        """`environ`: what the programs on the nodes inherit."""
+        self._root, self._environ = root, environ
 
     def connect(self, node: Node) -> LocalConnection:
         """Make the node's directory if it is new."""
         home = self._root / node.host
         try:
-            home.mkdir(parents=True, exist_ok=True)
+            private.make_directory(str(home))
         except OSError as error:
             why = f"its directory {home} cannot be made: {error.strerror}"
             hint = "set $DSLAUNCH_STATE to a directory of yours"
             raise NodeError((NodeFailure(node.host, "protocol", why, hint),)) from None
-        return LocalConnection(home)
+        return LocalConnection(home, self._environ)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -54,4 +57,5 @@ def make(cluster: Cluster) -> LocalTransport:
     state = os.environ.get("DSLAUNCH_STATE")
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     root = Path(state) if state else Path(base).expanduser() / "dslaunch"
-    return LocalTransport((root / "emulated" / cluster.name).absolute())
+    directory = (root / "emulated" / cluster.name).absolute()
+    return LocalTransport(directory, inherited(os.environ, cluster))

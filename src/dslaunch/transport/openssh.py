@@ -1,37 +1,72 @@
-"""The system's ssh client: the user's configuration, agent and policies hold as they are."""
+"""The system's ssh client: the user's configuration, agent and policies hold as they are.
+
+Each node has a master connection, a child process of ours. They and their clients are in one
+process group with a watcher, which ends the group when the pipe from us closes: at the latest when
+we die.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import re
+import select
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from dslaunch.errors import NodeError, ToolMissingError
-from dslaunch.transport.classify import from_words
+from dslaunch.transport.classify import Scene, Symptom, failure, hop_of, symptom_in
 from dslaunch.transport.process import ProcessChannel, login_line
 from dslaunch.transport.retry import when_throttled
+from dslaunch.transport.ssh import strict
+from dslaunch.transport.ssh.files import KnownHosts, client_of
+from dslaunch.transport.ssh.route import Hop, RouteError, route
+from dslaunch.transport.ssh.scene import scene_at
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
+
+LONGEST_SOCKET = 80
+"""Bytes of a socket's path. Linux allows 107; ssh appends up to 18 while it makes the socket."""
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_@+,./-]+")
+"""A path without tokens, variables and quotes."""
+WATCH = """trap '' HUP INT TERM
+cat >/dev/null
+rm -rf -- "$1"
+trap - TERM
+kill -TERM 0
+"""
+"""Waits for the end of its input, then ends its process group."""
+AUTHENTICATION = 60.0
+"""Seconds for logging in, beside the cluster file's time to connect."""
+GLANCE = 0.2
+"""Seconds between two looks at whether a socket is there."""
+MOST_WORDS = 64 * 1024
+"""Bytes of an ssh client's messages that are read."""
+ENDING = 3.0
+"""Seconds until a master that is asked to end is killed."""
 
 
 class OpenSshConnection:
     """A master connection; every program on the node goes through it."""
 
-    def __init__(self, argv: list[str]) -> None:
-        self._argv = argv
+    def __init__(self, argv: list[str], master: subprocess.Popen[bytes], group: int) -> None:
+        self._argv, self._master, self._group = argv, master, group
 
     def start(self, line: str) -> ProcessChannel:
         """Run a shell line on the node."""
         *options, host = self._argv
-        return ProcessChannel([*options, "-o", "ControlMaster=no", host, login_line(line)])
+        words = [*options, "-o", "ControlMaster=no", host, login_line(line)]
+        return ProcessChannel(words, group=self._group)
 
     def close(self) -> None:
         """End the master."""
-        *options, host = self._argv
-        subprocess.run([*options, "-O", "exit", host], capture_output=True, check=False)
+        _end(self._master)
 
 
 class OpenSshTransport:
@@ -41,52 +76,130 @@ class OpenSshTransport:
         if shutil.which("ssh") is None:
             raise ToolMissingError("transport `openssh` needs the program ssh", hint="install it")
         self._ssh = ssh
-        self._sockets = tempfile.TemporaryDirectory(prefix="dslaunch-ssh-")
+        self._client = client_of(ssh)
+        self._known = KnownHosts()
+        settings = {
+            "ConnectTimeout": str(max(1, round(ssh.connect_timeout))),
+            "ServerAliveInterval": "15",
+            "ServerAliveCountMax": "3",
+        }
+        text = strict.text(ssh.config_file, settings)
+        self._directory = _private_directory()
+        self._config = self._directory / "config"
+        self._config.touch(mode=0o600)
+        self._config.write_bytes(os.fsencode(text))
+        self._numbers = itertools.count(1)
+        self._masters: list[subprocess.Popen[bytes]] = []
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", WATCH, "sh", str(self._directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
 
     def connect(self, node: Node) -> OpenSshConnection:
         """Open the master connection. Raises NodeError."""
-        return when_throttled(lambda: self._try(node))
+        try:
+            way = route(self._client, node)  # in a loop of jump hosts ssh starts itself for ever
+        except RouteError as error:
+            found = failure(Scene(node), Symptom("route", str(error)))
+            raise NodeError((found,)) from error
+        return when_throttled(lambda: self._try(node, way))
 
-    def _try(self, node: Node) -> OpenSshConnection:
-        argv = ["ssh", *self._options(node), node.host]
+    def _try(self, node: Node, way: tuple[Hop, ...]) -> OpenSshConnection:
+        socket = self._directory / f"{next(self._numbers)}"
+        argv = ["ssh", *self._options(node), "-o", f"ControlPath={socket}", node.host]
+        # ssh runs the local command once it has logged in and its socket is there
+        ready = ["-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo"]
         # not a pipe: a master keeps its standard error open, and reading would never end
         with tempfile.TemporaryFile() as words:
-            done = subprocess.run(
-                [argv[0], "-f", "-N", "-M", *argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=words,
-                start_new_session=True,
-                check=False,
-            )
+            try:
+                master = self._start([argv[0], "-N", "-M", *ready, *argv[1:]], words)
+            except OSError as error:
+                found = failure(Scene(node), Symptom("protocol", str(error)))
+                raise NodeError((found,)) from error
+            try:
+                if _is_ready(master, socket, self._ssh.connect_timeout + AUTHENTICATION):
+                    return OpenSshConnection(argv, master, self._watcher.pid)
+                symptom = None
+            except TimeoutError as error:
+                symptom = Symptom("timeout", str(error))
+            _end(master)
             words.seek(0)
-            said = words.read().decode(errors="replace")
-        if done.returncode:
-            raise NodeError((from_words(node, said),))
-        return OpenSshConnection(argv)
+            said = words.read(MOST_WORDS).decode(errors="replace")
+        symptom = symptom or symptom_in(said)
+        hop = hop_of(symptom, way)
+        scene = scene_at(hop, node, self._ssh, self._client, self._known)
+        raise NodeError((failure(scene, symptom),))
+
+    def _start(self, argv: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a master in the watcher's process group."""
+        master = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            process_group=self._watcher.pid,
+        )
+        self._masters.append(master)
+        return master
 
     def close(self) -> None:
-        """Remove the sockets' directory."""
-        self._sockets.cleanup()
+        """End all masters that are still there, and remove their sockets."""
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+        self._watcher.wait()
+        for master in self._masters:
+            _end(master)
 
     def _options(self, node: Node) -> list[str]:
         """The client's options; what the cluster file leaves out is for ~/.ssh/config to say."""
-        settings = {
-            "BatchMode": "yes",
-            "StrictHostKeyChecking": "yes",
-            "ConnectTimeout": f"{max(1, round(self._ssh.connect_timeout))}",
-            "ServerAliveInterval": "15",
-            "ServerAliveCountMax": "3",
-            "ForwardAgent": "no",
-            "ForwardX11": "no",
-            "ControlPath": str(Path(self._sockets.name) / "%C"),
-        }
-        options = ["-T", *(word for pair in settings.items() for word in ("-o", "=".join(pair)))]
-        for flag, file in (("-F", self._ssh.config_file), ("-i", node.identity_file)):
-            options += [flag, str(Path(file).expanduser())] if file else []
+        options = ["-T", "-F", str(self._config)]
+        if node.identity_file:
+            options += ["-i", str(Path(node.identity_file).expanduser())]
         for flag, value in (("-l", node.user), ("-p", node.port), ("-J", node.jump)):
             options += [flag, str(value)] if value is not None else []
         return options
+
+
+def _is_ready(master: subprocess.Popen[bytes], socket: Path, timeout: float) -> bool:
+    """Wait until the master has logged in. False: it gives up. Raises TimeoutError."""
+    assert master.stdout is not None
+    deadline = time.monotonic() + timeout
+    with master.stdout as output:
+        while time.monotonic() < deadline:
+            readable, _, _ = select.select([output], [], [], GLANCE)
+            if readable:
+                # a login shell that is no shell prints nothing
+                return bool(output.read(1)) or socket.exists()
+            if socket.exists():
+                return True
+    raise TimeoutError("logging in")
+
+
+def _end(master: subprocess.Popen[bytes]) -> None:
+    """End a master connection."""
+    master.terminate()
+    try:
+        master.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        master.kill()
+        master.wait()
+
+
+def _private_directory() -> Path:
+    """Return a new directory of ours, whose path ssh takes as it is for that of a socket."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        with contextlib.suppress(OSError):
+            directory = Path(tempfile.mkdtemp(prefix="dslaunch-ssh-", dir=parent))
+            if PLAIN_PATH.fullmatch(str(directory)) and len(str(directory)) <= LONGEST_SOCKET:
+                return directory
+            directory.rmdir()
+    raise ToolMissingError(
+        "transport `openssh` needs a temporary directory with a short and plain path",
+        hint="set $TMPDIR to a directory of yours that can be written",
+    )
 
 
 def make(cluster: Cluster) -> OpenSshTransport:

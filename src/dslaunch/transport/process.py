@@ -8,16 +8,26 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster
 
 STDERR_KEPT = 64 * 1024
 PIECE = 256 * 1024
 
 
 class ProcessChannel:
-    """Bytes to and from a process, in a session of its own: a Ctrl-C in the terminal is ours."""
+    """Bytes to and from a process, in a session of its own, or in another process group than ours:
+    a Ctrl-C in the terminal is ours."""
 
     def __init__(
-        self, argv: list[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+        self,
+        argv: list[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        group: int | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             argv,
@@ -27,7 +37,8 @@ class ProcessChannel:
             bufsize=0,
             env=env,
             cwd=cwd,
-            start_new_session=True,
+            start_new_session=group is None,
+            process_group=group,
         )
         self._errors = b""
         self._drain = threading.Thread(target=self._keep_errors, daemon=True)
@@ -86,6 +97,13 @@ class ProcessChannel:
         with self._process.stderr or contextlib.nullcontext() as source:
             while source and (data := os.read(source.fileno(), PIECE)):
                 self._errors = (self._errors + data)[-STDERR_KEPT:]
+
+
+def inherited(environ: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
+    """Return the environment for a program of a node that inherits ours, less the secrets of the
+    cluster file: only the ranks get these, and another way."""
+    secrets = {source.name for source in cluster.secrets}
+    return {name: value for name, value in environ.items() if name not in secrets}
 
 
 def login_line(line: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.transport import login
 
 if TYPE_CHECKING:
     from importlib.abc import SourceLoader
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from dslaunch.cluster.model import Node
 
+MARK = "DSLAUNCH_PROGRAM"
+"""The variable that our own programs on nodes carry in their environment, and ranks do not; see
+`node/processes.py`."""
 NO_PYTHON = 127
 """The line's exit code where no Python is found."""
 _LOADER = """\
@@ -55,17 +59,24 @@ more than all questions of a preflight. What a module imports only where it is u
 until then. The garbage collector would walk all that is being imported, again and again."""
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
-_READ = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+_READ = (
+    "import sys;r=sys.stdin.buffer;n=r.readline().strip();"
+    f"n.isdigit() or sys.exit({login.NO_TEXT});exec(r.read(int(n)))"
+)
+"""Where a start-up file has read the beginning, the first line is no length."""
 
 
-def line(node: Node) -> str:
-    """The shell line: with the job's interpreter, else any `python3`.
+def line(node: Node, *, announced: bool = False) -> str:
+    """The shell line: with the job's interpreter, else any `python3`. With `announced` it first
+    prints login.STARTED.
 
     `-I -S` leaves out the user's site-packages and variables: the program needs none, and starts
     in half the time.
     """
     choices = dict.fromkeys((quote(interpreter(node)), "python3"))
+    first = f"echo {login.STARTED.decode().strip()}; " if announced else ""
     return (
+        f"{first}{MARK}=1; export {MARK}; "
         f"for p in {' '.join(choices)}; do "
         f'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c {quote(_READ)}; done; '
         f"echo no python3 >&2; exit {NO_PYTHON}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import expand
 from dslaunch.errors import NodeError, NodeFailure, UsageError
-from dslaunch.transport.process import ProcessChannel, login_line
+from dslaunch.transport.process import ProcessChannel, inherited, login_line
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
@@ -60,11 +60,20 @@ class Place:
     """The component of a heterogeneous job."""
 
 
-def command(place: Place, hosts: str, count: int) -> list[str]:
-    """srun's words for one task on each of `count` nodes; a program is to follow."""
+def command(place: Place, hosts: str, count: int, gpus: int | None = None) -> list[str]:
+    """srun's words for one task on each of `count` nodes; a program is to follow.
+
+    `gpus`: how many the job has on each of them. Left to itself a step gets what the job requested,
+    which is less than the job has with `--exclusive` and `--gres`, one with `--gpus-per-task`, and
+    an error with `--gpus` on nodes of unequal shares. A step of one node must say `--gpus`: with
+    `--gres` srun compares the number with the job's average (all seen with SLURM 22.05).
+    """
     group = [f"--het-group={place.group}"] if place.group is not None else []
     where = [f"--jobid={place.job}", *group, f"--nodelist={hosts}"]
-    return ["srun", *STEP, *where, f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+    if gpus:
+        size.append(f"--gpus={gpus}" if count == 1 else f"--gres=gpu:{gpus}")
+    return ["srun", *STEP, *where, *size]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +148,7 @@ class SrunTransport:
         if not self._here:
             why, hint = "there is no srun here", "`--transport fabric` reaches it by SSH"
             raise NodeError((NodeFailure(node.host, "name", why, hint),))
-        return SrunConnection(command(place, node.host, 1), self._env)
+        return SrunConnection(command(place, node.host, 1, node.step_gpus), self._env)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -147,4 +156,4 @@ class SrunTransport:
 
 def make(cluster: Cluster) -> SrunTransport:
     """The allocation that we are in. Raises UsageError for one without a list of its nodes."""
-    return SrunTransport(os.environ)
+    return SrunTransport(inherited(os.environ, cluster))

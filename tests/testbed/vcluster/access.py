@@ -46,13 +46,15 @@ def cluster_file(cluster: Cluster, *, config_file: str | None = None, slots: int
     many = f"[1-{count}]" if count > 1 else "1"
     address = f"    address: 10.77.0.{many}\n" if count < 256 else ""
     config = f", config_file: {config_file}" if config_file else ""
+    # outside, nodes are reached by a ProxyCommand, which needs the system's client
+    transport = "openssh" if config_file else "fabric"
     return f"""\
 name: vcluster
 nodes:
   - host: node{many}
     slots: {slots}
 {address}\
-transport: fabric
+transport: {transport}
 ssh: {{user: {login(cluster)}, connect_timeout: 5{config}}}
 python: {sys.executable}
 """

@@ -113,7 +113,14 @@ def slurm_of(arguments: Arguments) -> Slurm | None:
         parse_gres(text)
     if not arguments.slurm:
         return None
-    return Slurm(tuple(arguments.gres), arguments.slurmd_timeout, arguments.accounting)
+    return Slurm(
+        gres=tuple(arguments.gres),
+        timeout=arguments.slurmd_timeout,
+        accounting=arguments.accounting,
+        other=arguments.other_cluster,
+        job_submit=str(Path(arguments.job_submit).absolute()) if arguments.job_submit else "",
+        min_job_age=arguments.min_job_age,
+    )
 
 
 def down(arguments: Arguments) -> None:
@@ -272,6 +279,9 @@ def add_up(up: argparse.ArgumentParser) -> None:
     option("--slurm", action="store_true", help="SLURM too: partitions main, short and urgent")
     option("--gres", action="append", default=[], metavar="NODES=gpu[:KIND]:COUNT")
     option("--accounting", action="store_true", help="SLURM's too, for sacct")
+    option("--other-cluster", default="", metavar="NODES", help="a second cluster; --accounting")
+    option("--job-submit", default="", metavar="FILE", help="the site's job_submit.lua")
+    option("--min-job-age", type=int, default=600, help="seconds until SLURM forgets a job")
     option("--slurmd-timeout", type=int, default=10, help="seconds until a silent node is DOWN")
     option("--hold", action="store_true", help="stay, and go down when standard input ends")
 

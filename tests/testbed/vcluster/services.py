@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tests.testbed.vcluster.accounting import START_DATABASE, START_SLURMDBD
 from tests.testbed.vcluster.accounts import sshd_config
 from tests.testbed.vcluster.inside import as_user, run_in, skew_env, write_file
+from tests.testbed.vcluster.slurm import members
 from tests.testbed.vcluster.state import CONTROL, Cluster, Node
 
 
@@ -25,6 +26,9 @@ SERVICES = {
     "mariadbd": Service(("sh", "-c", START_DATABASE, "sh"), "/run/mysqld/mysqld.pid"),
     "slurmdbd": Service(("sh", "-c", START_SLURMDBD), "/run/slurmdbd.pid"),
     "slurmctld": Service(("/usr/sbin/slurmctld",), "/run/slurmctld.pid"),
+    "slurmctld-other": Service(
+        ("/usr/sbin/slurmctld", "-f", "/etc/slurm-other/slurm.conf"), "/run/slurmctld-other.pid"
+    ),
     "slurmd": Service(("/usr/sbin/slurmd",), "/run/slurmd.pid"),
 }
 SIGNALS = {"stop": "TERM", "kill": "KILL", "pause": "STOP", "resume": "CONT", "reload": "HUP"}
@@ -46,7 +50,8 @@ def services_of(cluster: Cluster, node: Node) -> list[str]:
     if node.name != CONTROL:
         return ["sshd", "munged", "slurmd"]
     accounting = ["mariadbd", "slurmdbd"] if slurm.accounting else []
-    return ["sshd", "munged", *accounting, "slurmctld"]
+    controllers = [f"slurmctld{member.suffix}" for member in members(cluster, slurm)]
+    return ["sshd", "munged", *accounting, *controllers]
 
 
 def service_command(cluster: Cluster, node: Node, name: str) -> list[str]:

@@ -26,8 +26,10 @@ from tests.testbed.vcluster.syscalls import bind
 DIRECTORIES = (
     *("run/munge", "var/lib/munge", "var/log/munge"),
     *("var/log/slurm", "var/spool/slurmd", "var/spool/slurmctld", "var/lib/slurm"),
+    "var/spool/slurmctld-other",
 )
 NO_ACCOUNTING = ["AccountingStorageType=accounting_storage/none"]
+JOB_SUBMIT = ["JobSubmitPlugins=lua"]
 FIELD = re.compile(r"(?P<nodes>.+)=gpu(:(?P<kind>[a-z]\w*))?:(?P<count>\d+)", re.IGNORECASE)
 
 
@@ -60,6 +62,32 @@ def gpus_of(slurm: Slurm, name: str) -> Gpus | None:
     return found if found and found.count else None
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the SLURM clusters that share the control machine, munge's key and slurmdbd."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    port: int
+    """Of its controller."""
+    suffix: str = ""
+    """Of its controller's own files and directories."""
+
+    @property
+    def configuration(self) -> str:
+        """The directory of its slurm.conf on the control machine."""
+        return f"/etc/slurm{self.suffix}"
+
+
+def members(cluster: Cluster, slurm: Slurm) -> list[Member]:
+    """The SLURM clusters: `vcluster`, whose commands are the default, and `other` if wanted."""
+    nodes = [node for node in cluster.nodes.values() if node.name != CONTROL]
+    apart = [node for node in nodes if slurm.other and fnmatch.fnmatch(node.name, slurm.other)]
+    first = Member("vcluster", tuple(node for node in nodes if node not in apart), port=6817)
+    second = Member("other", tuple(apart), port=6827, suffix="-other")
+    return [first, second] if apart else [first]
+
+
 def build_slurm(cluster: Cluster, node: Node, root: Path) -> None:
     """Write a node's share of SLURM below its future root directory, if it has any."""
     slurm = cluster.settings.slurm
@@ -71,13 +99,22 @@ def build_slurm(cluster: Cluster, node: Node, root: Path) -> None:
     key = root / "etc/munge/munge.key"
     key.touch(mode=0o600)
     key.write_bytes((cluster.directory / "keys/munge.key").read_bytes())
-    (root / "etc/slurm").mkdir()
-    for file, text in slurm_files(cluster, slurm).items():
-        (root / "etc/slurm" / file).write_text(text)
+    for member in members(cluster, slurm):
+        if node.name == CONTROL:
+            write_configuration(cluster, slurm, member, root / member.configuration[1:])
+        elif node in member.nodes:
+            write_configuration(cluster, slurm, member, root / "etc/slurm")
     build_accounting(cluster, node, root, owner_of(cluster))
     gpus = gpus_of(slurm, node.name)
     for number in range(gpus.count if gpus else 0):
         bind("/dev/null", root / f"dev/nvidia{number}")
+
+
+def write_configuration(cluster: Cluster, slurm: Slurm, member: Member, directory: Path) -> None:
+    """Write slurm.conf and what belongs to it."""
+    directory.mkdir()
+    for file, text in slurm_files(cluster, slurm, member).items():
+        (directory / file).write_text(text)
 
 
 def owner_of(cluster: Cluster) -> str:
@@ -92,17 +129,20 @@ def make_munge_key(cluster: Cluster) -> None:
     key.write_bytes(os.urandom(128))
 
 
-def slurm_files(cluster: Cluster, slurm: Slurm) -> dict[str, str]:
-    """What is in /etc/slurm, the same on all nodes."""
-    nodes = [node for node in cluster.nodes.values() if node.name != CONTROL]
-    gpus = {node.name: found for node in nodes if (found := gpus_of(slurm, node.name))}
-    lines = [node_line(node, gpus.get(node.name)) for node in nodes]
+def slurm_files(cluster: Cluster, slurm: Slurm, member: Member) -> dict[str, str]:
+    """What is in a cluster's directory of configuration, the same on all its nodes."""
+    gpus = {node.name: found for node in member.nodes if (found := gpus_of(slurm, node.name))}
+    lines = [node_line(node, gpus.get(node.name)) for node in member.nodes]
+    has_job_submit = bool(slurm.job_submit) and not member.suffix
     further = ["GresTypes=gpu"] if gpus else []
     further += accounting_lines() if slurm.accounting else NO_ACCOUNTING
-    conf = [daemons_conf(cluster, slurm), *further, *lines, *partitions(len(nodes))]
+    further += JOB_SUBMIT if has_job_submit else []
+    names = [node.name for node in member.nodes]
+    conf = [daemons_conf(cluster, slurm, member), *further, *lines, *partitions(names)]
     gres = [gres_line(name, found) for name, found in gpus.items()]
     # slurmd would look for the kind of /sys/fs/cgroup, which a node may not have, and stop
     files = {"slurm.conf": "\n".join(conf) + "\n", "cgroup.conf": "CgroupPlugin=cgroup/v1\n"}
+    files |= {"job_submit.lua": Path(slurm.job_submit).read_text()} if has_job_submit else {}
     return files | {"gres.conf": "\n".join(gres) + "\n"}
 
 
@@ -119,9 +159,9 @@ def gres_line(name: str, gpus: Gpus) -> str:
     return f"NodeName={name} Name=gpu{kind} File=/dev/nvidia[0-{gpus.count - 1}]"
 
 
-def partitions(count: int) -> list[str]:
+def partitions(names: Sequence[str]) -> list[str]:
     """main; short, which refuses long jobs; urgent, whose jobs push those of the others away."""
-    nodes = f"node[1-{count}]" if count > 1 else "node1"
+    nodes = ",".join(names)
     return [
         f"PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE PriorityTier=1",
         f"PartitionName=short Nodes={nodes} MaxTime=10 PriorityTier=1",
@@ -129,7 +169,7 @@ def partitions(count: int) -> list[str]:
     ]
 
 
-def daemons_conf(cluster: Cluster, slurm: Slurm) -> str:
+def daemons_conf(cluster: Cluster, slurm: Slurm, member: Member) -> str:
     """The part of slurm.conf that does not name nodes.
 
     cred_expire: a requeued job waits that long, 120 s unless told. bf_interval: heterogeneous
@@ -137,18 +177,19 @@ def daemons_conf(cluster: Cluster, slurm: Slurm) -> str:
     """
     owner = owner_of(cluster)
     return f"""\
-ClusterName=vcluster
+ClusterName={member.name}
 SlurmctldHost={CONTROL}({address_of(0)})
+SlurmctldPort={member.port}
 SlurmUser={owner}
 SlurmdUser={owner}
 AuthType=auth/munge
 AuthInfo=cred_expire=8
 CredType=cred/munge
-StateSaveLocation=/var/spool/slurmctld
+StateSaveLocation=/var/spool/slurmctld{member.suffix}
 SlurmdSpoolDir=/var/spool/slurmd
-SlurmctldPidFile=/run/slurmctld.pid
+SlurmctldPidFile=/run/slurmctld{member.suffix}.pid
 SlurmdPidFile=/run/slurmd.pid
-SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmctldLogFile=/var/log/slurm/slurmctld{member.suffix}.log
 SlurmdLogFile=/var/log/slurm/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -168,7 +209,7 @@ MailProg=/bin/true
 ReturnToService=2
 SlurmdTimeout={slurm.timeout}
 KillWait=3
-MinJobAge=600
+MinJobAge={slurm.min_job_age}
 JobRequeue=1
 TreeWidth=64"""
 
@@ -181,9 +222,26 @@ def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) 
     # not `sinfo -n`: for one node it answers with a state of long ago
     command = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %T")
     while time.monotonic() < deadline:
-        said = run_in(cluster, cluster.node(CONTROL), *command, ok=True)
+        said = ask_members(cluster, *command)
         if {tuple(line.split()) for line in said.splitlines()} >= wanted:
             return
         time.sleep(0.05)
-    said = run_in(cluster, cluster.node(CONTROL), "sinfo", "--Node", "--long", ok=True)
+    said = ask_members(cluster, "sinfo", "--Node", "--long")
     raise ClusterError(f"SLURM did not bring all nodes to idle within {within:.0f} s:\n{said}")
+
+
+def ask_members(cluster: Cluster, *command: str) -> str:
+    """What a command of SLURM answers, asked of every SLURM cluster of the control machine."""
+    slurm = cluster.settings.slurm
+    assert slurm is not None
+    answers = (
+        run_in(cluster, cluster.node(CONTROL), *asking(member), *command, ok=True)
+        for member in members(cluster, slurm)
+    )
+    return "".join(answers)
+
+
+def asking(member: Member) -> tuple[str, ...]:
+    """Command prefix with which SLURM's commands ask this cluster's controller, without the help
+    of slurmdbd that `--clusters` needs."""
+    return ("env", f"SLURM_CONF={member.configuration}/slurm.conf")

@@ -54,6 +54,12 @@ class Slurm:
     """Seconds until a node that says nothing is taken for dead."""
     accounting: bool = False
     """Whether there is a slurmdbd, for sacct."""
+    other: str = ""
+    """A shell pattern: these nodes are a second SLURM cluster, `other`, under the same slurmdbd."""
+    job_submit: str = ""
+    """A file of the host: the job_submit.lua of the first cluster."""
+    min_job_age: int = 600
+    """Seconds after which the controller forgets a job that is over; it looks every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,8 @@ def test_every_problem_is_a_line_of_its_own_with_its_place(dslaunch: Dslaunch):
 def test_json_says_the_same_of_a_good_file(dslaunch: Dslaunch, cluster_file: Path):
     done = dslaunch("validate", "c.yaml", "--json")
     said = json.loads(done.stdout)
-    assert said == {"name": "pod", "nodes": 2, "slots": 16, "spares": 1, "problems": []}
+    counts = {"name": "pod", "nodes": 2, "slots": 16, "spares": 1}
+    assert said == {**counts, "problems": [], "ignored": 0}
 
 
 def test_json_has_every_problem_with_its_place(dslaunch: Dslaunch):
@@ -133,6 +134,35 @@ def test_json_has_every_problem_with_its_place(dslaunch: Dslaunch):
         ("w.yaml", 3, 25),
     ]
     assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_problems_show_their_rule_by_which_they_are_ignored(dslaunch: Dslaunch):
+    Path("w.yaml").write_text(WRONG)
+    done = dslaunch("validate", "w.yaml", "--ignore", "unknown-key")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert [error.rpartition(" ")[2] for error in errors] == ["[wrong-value]"]
+    assert done.returncode == 3
+
+
+def test_a_comment_ignores_a_problem_and_says_what_that_means(dslaunch: Dslaunch):
+    text = WRONG.replace("slots: eight}", "slots: 8}")
+    Path("w.yaml").write_text(text.replace("22}", "22}  # dslaunch: ignore[unknown-key]"))
+    done = dslaunch("validate", "w.yaml")
+    assert "other commands still refuse the file" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_several_files_are_checked_at_once(dslaunch: Dslaunch, cluster_file: Path):
+    Path("w.yaml").write_text(WRONG)
+    done = dslaunch("validate", "c.yaml", "w.yaml", "--json")
+    assert [len(each["problems"]) for each in json.loads(done.stdout)] == [0, 2]
+    assert done.returncode == 3
+
+
+def test_a_misspelt_rule_in_a_comment_is_a_warning(dslaunch: Dslaunch, cluster_file: Path):
+    Path("c.yaml").write_text(f"{cluster_file.read_text()}\n# dslaunch: ignore-file[sintax]\n")
+    assert dslaunch("validate", "c.yaml").returncode == 0
+    assert dslaunch("validate", "c.yaml", "--strict").returncode == 3
 
 
 # ---------------------------------------------------------------- nodes

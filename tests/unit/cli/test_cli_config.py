@@ -165,3 +165,29 @@ def test_what_is_mended_keeps_its_line_ends() -> None:
     config("lint", "ds.json", "--fix")
     mended = b'{"train_batch_size": 8,\r\n "bf16": {"enabled": true}}\r\n'
     assert Path("ds.json").read_bytes() == mended
+
+
+WARNED = '{"train_batch_size": 8, "cow": 1}'
+
+
+def test_strict_fails_at_a_warning() -> None:
+    assert config("lint", write(WARNED)).exit_code == 0
+    assert config("lint", write(WARNED), "--strict").exit_code == 3
+
+
+def test_a_rule_is_shown_and_can_be_ignored_by_it() -> None:
+    assert "[ignored-key]\n" in config("lint", write(WARNED)).stdout
+    done = config("lint", write(WARNED), "--strict", "--ignore", "batch,ignored-key")
+    assert (done.exit_code, done.stdout) == (0, "no remarks (1 ignored)\n")
+
+
+def test_what_is_ignored_is_not_mended() -> None:
+    text = '{"train_batch_size": 8, "zero_optimisation": {"stage": 1}}'
+    config("lint", write(text), "--fix", "--ignore", "ignored-key")
+    assert Path("ds.json").read_text("utf-8") == text
+
+
+def test_ignoring_a_rule_that_does_not_exist_is_refused() -> None:
+    done = config("lint", write(WARNED), "--ignore", "ignored-keys")
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.hint == "did you mean `ignored-key`?"

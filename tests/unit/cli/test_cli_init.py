@@ -8,6 +8,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from dslaunch.cluster.load import load_cluster
+
 Dslaunch = Callable[..., CompletedProcess[str]]
 
 
@@ -79,7 +81,6 @@ def test_force_replaces_the_file(dslaunch: Dslaunch):
         pytest.param(["--hostfile", "gone"], "gone: No such file", id="no-hostfile"),
         pytest.param(["--hostfile", "."], "Is a directory", id="directory"),
         pytest.param(["--hostfile", "bytes"], "is no UTF-8 text", id="no-text"),
-        pytest.param(["--hostfile", "bytes", "--slots", "2"], "does not go", id="slots-twice"),
         pytest.param(["--ssh-config", "/dev/null"], "no `Host` entry", id="empty-config"),
         pytest.param(["--slurm-env"], "SLURM_JOB_NODELIST", id="outside-slurm"),
         pytest.param(["--hosts", "a", "-o", "no/dir.yaml"], "no/dir.yaml: No such", id="no-dir"),
@@ -108,3 +109,27 @@ def test_an_nvidia_smi_that_cannot_start_is_an_error_of_ours(dslaunch: Dslaunch,
     done = dslaunch("init", "--local")
     assert done.returncode == 2
     assert "hint: say how many GPUs there are: --slots N" in done.stderr
+
+
+def test_an_ssh_config_of_another_place_is_named_in_the_file(dslaunch: Dslaunch, directory: Path):
+    (directory / "site_config").write_text("Host n1 n2\n  HostName %h.site\n")
+    assert dslaunch("init", "--ssh-config", "site_config", "--slots", "8").returncode == 0
+    written = load_cluster(Path("cluster.yaml"))
+    assert written.ssh.config_file == str(directory / "site_config")
+    assert [node.host for node in written.nodes] == ["n1", "n2"]
+
+
+def test_users_of_a_hostfile_are_kept(dslaunch: Dslaunch):
+    Path("hosts").write_text("ml@n1 slots=8 max-slots=8\nml@n2:8\nn3\n")
+    assert dslaunch("init", "--hostfile", "hosts", "--slots", "4").returncode == 0
+    written = load_cluster(Path("cluster.yaml"))
+    assert [(n.host, n.user, len(n.slots)) for n in written.nodes] == [
+        ("n1", "ml", 8), ("n2", "ml", 8), ("n3", None, 4)
+    ]  # fmt: skip
+
+
+def test_a_hostfile_without_slots_says_how_to_give_them(dslaunch: Dslaunch):
+    Path("hosts").write_text("n1\nn2\n")
+    done = dslaunch("init", "--hostfile", "hosts")
+    assert done.returncode == 3
+    assert "--slots N" in done.stderr

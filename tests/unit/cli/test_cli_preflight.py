@@ -66,6 +66,19 @@ def test_a_baseline_of_other_nodes_is_known_before_nodes_are_asked() -> None:
         command.preflight(file=Path("other.yaml"), baseline=Path("saved.json"))
 
 
+def test_a_change_from_the_baseline_ends_with_its_own_code_where_that_is_asked() -> None:
+    changed = replace(ANSWERS, nodes={**ANSWERS.nodes, "n2": ANSWERS.nodes["n1"]})
+    Path("now.json").write_text(changed.to_json(), "utf-8")
+    paths = {"saved": Path("now.json"), "baseline": Path("saved.json")}
+    only = ["clock.skew"]
+    command.preflight(**paths, only=only)  # type: ignore[arg-type]
+    with pytest.raises(typer.Exit) as left:
+        command.preflight(**paths, only=only, fail_on_change=True)  # type: ignore[arg-type]
+    assert left.value.exit_code == 4
+    same = {"saved": Path("saved.json"), "baseline": Path("saved.json")}
+    command.preflight(**same, only=["py.interpreter"], fail_on_change=True)  # type: ignore[arg-type]
+
+
 def test_a_launcher_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
         command.preflight(launcher="torchrum")

@@ -238,3 +238,26 @@ start()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("module", ["contextlib", "dslaunch.cli.main", "dslaunch.cli.run"])
+def test_ctrl_c_at_any_import_says_nothing(module: str) -> None:
+    # where a finalizer runs, an exception can only be printed
+    program = f"""
+import sys
+class Finalized:
+    def __del__(self):
+        import _signal, os
+        os.kill(os.getpid(), _signal.SIGINT)
+class Now:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            Finalized()
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Now())
+sys.argv = ["dslaunch", "run", "--help"]
+from dslaunch.cli.start import start
+start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

@@ -26,6 +26,7 @@ exit 1
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "cluster.yaml").write_text(FILE)
+    (tmp_path / "train.py").touch()
     return tmp_path
 
 
@@ -45,12 +46,46 @@ def test_render_alone_is_enough_where_the_file_names_a_job(project: Path) -> Non
     assert not (project / "s").exists()
 
 
+@pytest.mark.parametrize("words", [("nope.py",), ("sub/train.py",), ("--no-python", "./nope")])
+def test_a_script_that_is_not_there_is_not_submitted(project: Path, words: tuple[str, ...]) -> None:
+    (project / "sbatch").write_text("#!/bin/sh\ntouch submitted\n")
+    (project / "sbatch").chmod(stat.S_IRWXU)
+    done = dslaunch(project, *words, PATH=f"{project}:{os.environ['PATH']}")
+    assert done.returncode == 3
+    assert words[-1].removeprefix("./") in done.stderr
+    assert str(project) in done.stderr
+    assert not (project / "submitted").exists()
+
+
+def test_a_deepspeed_config_with_errors_is_not_submitted_unless_forced(project: Path) -> None:
+    (project / "ds.json").write_text('{"zero_optimisation": {}}')
+    words = ("--render", "cluster.yaml", "train.py", "--deepspeed_config", "ds.json")
+    refused = dslaunch(project, *words)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "ds.json:1:2: zero_optimisation" in refused.stderr
+    forced = dslaunch(project, "--force", *words)
+    assert forced.returncode == 0
+    assert "zero_optimisation" in forced.stderr
+
+
+def test_a_config_that_code_names_is_warned_about_where_storage_is_not_shared(
+    project: Path,
+) -> None:
+    (project / "cluster.yaml").write_text(f"{FILE}storage: {{shared: false}}\n")
+    (project / "ds.json").write_text("{}")
+    (project / "train.py").write_text("a = TrainingArguments(deepspeed='ds.json')\n")
+    done = dslaunch(project, "--render")
+    assert done.returncode == 0
+    assert "train.py:1" in done.stderr
+    assert "use_node_local_storage" in done.stderr
+
+
 def test_selection_and_settings_are_in_the_script(project: Path) -> None:
     words = ["--render", "--exclude", "n3", "--nodes", "2", "--set", "time=90", "other.py", "--x"]
     script = dslaunch(project, "cluster.yaml", *words).stdout
     for line in ("--nodes=2", "--exclude=n3", "--time=90", "--job-name=other"):
         assert f"#SBATCH {line}\n" in script
-    assert "other.py --x &\n" in script
+    assert "other.py --x\nleave\n" in script
     pinned = dslaunch(project, "--render", "--include", "n[1-2]").stdout
     assert "#SBATCH --nodelist=n[1-2]\n" in pinned
 
@@ -92,6 +127,92 @@ def test_a_refusal_names_the_line_and_leaves_no_run(project: Path) -> None:
     assert not (project / "s").exists()
 
 
+def stub(project: Path, text: str) -> str:
+    """Put a program in the place of sbatch; return the PATH that leads to it."""
+    (project / "sbatch").write_text(f"#!/bin/sh\n{text}\n")
+    (project / "sbatch").chmod(stat.S_IRWXU)
+    return f"{project}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("how", ["--detach", "--check"])
+def test_the_sites_words_stand_before_ours(project: Path, how: str) -> None:
+    path = stub(
+        project,
+        "cat >/dev/null; echo 'sbatch: error: Project g7 has no hours left.' >&2\n"
+        "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1",
+    )
+    done = dslaunch(project, how, "--set", "qos=high", PATH=path)
+    assert done.returncode == 1
+    site, slurm, ours, blame = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert site.endswith("Project g7 has no hours left.")
+    assert slurm.endswith("Invalid qos specification")
+    assert ours.endswith("there is no such quality of service for you")
+    assert blame.endswith("--set qos=high")
+
+
+def test_what_the_site_says_of_a_job_that_it_takes_is_shown(project: Path) -> None:
+    notice = "echo 'sbatch: 12 GPU hours are left.' >&2"
+    path = stub(project, f"cat >/dev/null; {notice}; echo 12")
+    assert "sbatch: 12 GPU hours are left." in dslaunch(project, "-d", PATH=path).stderr
+    estimate = "echo 'sbatch: Job 9 to start at 2026-11-21T08:00:00 using 2 processors' >&2"
+    path = stub(project, f"cat >/dev/null; {notice}; {estimate}")
+    done = dslaunch(project, "--check", PATH=path)
+    assert "sbatch: 12 GPU hours are left." in done.stderr
+    assert done.stdout == (
+        "SLURM would take it: would start at 2026-11-21T08:00:00 using 2 processors\n"
+    )
+
+
+def test_the_command_line_is_blamed_for_what_it_asks_for(project: Path) -> None:
+    path = stub(
+        project,
+        "cat >/dev/null\n"
+        "echo 'sbatch: error: Batch job submission failed: Node count specification invalid' >&2\n"
+        "exit 1",
+    )
+    done = dslaunch(project, "-d", "-N", "3", PATH=path, SBATCH_PARTITION="no", SBATCH_ACCOUNT="a")
+    assert "error: --nodes 3\n" in done.stderr
+    assert "cluster.yaml:2:9: slurm.partition: gpu" in done.stderr
+    assert "SBATCH_" not in done.stderr
+
+
+def test_secrets_that_would_not_reach_the_job_are_refused(project: Path) -> None:
+    (project / "cluster.yaml").write_text(f"{FILE}secrets: [TOKEN]\n")
+    path = stub(project, "touch submitted; echo 12")
+    words = ("--force", "-d", "--set", "directives=--export=NONE")
+    done = dslaunch(project, *words, PATH=path, TOKEN="s")
+    assert done.returncode == 3
+    assert "--export=NONE keeps the secrets from the job: TOKEN" in done.stderr
+    by_variable = dslaunch(project, "-d", PATH=path, TOKEN="s", SBATCH_EXPORT="NONE")
+    assert by_variable.returncode == 3
+    assert not (project / "submitted").exists()
+    rendered = dslaunch(project, "--render", *words[2:])
+    assert (rendered.returncode, "warning: --export=NONE keeps" in rendered.stderr) == (0, True)
+
+
+def test_missing_files_are_all_told_before_submission_and_forced(project: Path) -> None:
+    text = FILE.replace("slots: 2}", f"slots: 2, python: {project}/env/bin/python}}")
+    (project / "cluster.yaml").write_text(text)
+    path = stub(project, "cat >/dev/null; echo 12")
+    words = ("cluster.yaml", "trian.py", "--deepspeed_config", "ds.json")
+    done = dslaunch(project, "--detach", *words, PATH=path)
+    assert done.returncode == 3
+    told = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert ["trian.py" in told[0], "env/bin/python" in told[1], "ds.json" in told[2]] == [True] * 3
+    assert "did you mean train.py?" in told[0]
+    assert dslaunch(project, "--check", *words, PATH=path).returncode == 3
+    assert dslaunch(project, "--render", *words).returncode == 0
+    assert dslaunch(project, "--force", "--detach", *words, PATH=path).returncode == 0
+
+
+def test_the_directories_of_both_outputs_are_made(project: Path) -> None:
+    path = stub(project, "cat >/dev/null; echo 12")
+    words = ("--set", "directives=-o logs/a/%j.out", "--set", "directives=-e logs/b/%j.err")
+    assert dslaunch(project, "--detach", *words, PATH=path).returncode == 0
+    assert (project / "logs/a").is_dir()
+    assert (project / "logs/b").is_dir()
+
+
 def test_a_word_leads_to_the_lint(project: Path) -> None:
     (project / "job.sbatch").write_text("#!/bin/bash\nsrun torchrun --nnode 2 train.py\n")
     done = dslaunch(project, "lint", "job.sbatch")
@@ -125,3 +246,13 @@ def test_outside_an_allocation_it_is_said(project: Path, command: str) -> None:
     done = subprocess.run(words, cwd=project, text=True, capture_output=True, env=env)
     assert (done.returncode, done.stdout) == (2, "")
     assert "this is no allocation of SLURM" in done.stderr
+
+
+def test_no_argument_leaves_the_comment_that_says_how_to_render_again(project: Path) -> None:
+    done = dslaunch(project, "--render", "cluster.yaml", "train.py", "a\ntouch stolen")
+    again = done.stdout.splitlines()[3]
+    assert again.endswith(r"train.py $'a\x0atouch stolen'")
+    function = f'dslaunch() {{ {sys.executable} -m dslaunch "$@"; }}; '
+    script = function + again.removeprefix("#")
+    same = subprocess.run(["bash", "-c", script], text=True, capture_output=True)
+    assert same.stdout == done.stdout

@@ -33,7 +33,7 @@ def test_each_remark_says_where_why_and_what_to_do(script: Path, dslaunch: Dslau
     assert "train.sbatch:3:47: error: $SLURM_PROCID is put in by the batch" in done.stdout
     assert "    fix: write \\$SLURM_PROCID\n" in done.stdout
     assert "    source: stas00/ml-engineering" in done.stdout
-    assert done.stdout.endswith("2 errors, 2 warnings\n")
+    assert done.stdout.endswith("2 errors, 1 warning, 1 note\n")
 
 
 def test_what_is_certain_is_mended_in_the_file(script: Path, dslaunch: Dslaunch) -> None:
@@ -43,13 +43,13 @@ def test_what_is_certain_is_mended_in_the_file(script: Path, dslaunch: Dslaunch)
     assert lines[3].startswith('srun --kill-on-bad-exit=1 bash -c "torchrun')
     assert "--node_rank=\\$SLURM_PROCID" in lines[3]
     assert "3 of 4 remarks are gone" in done.stderr
-    assert (done.returncode, done.stdout[-10:]) == (0, "1 warning\n")
+    assert (done.returncode, done.stdout[-10:]) == (0, "ed\n1 note\n")
 
 
 def test_directories_are_looked_for_where_it_would_be_submitted(
     script: Path, directory: Path, dslaunch: Dslaunch
 ) -> None:
-    assert "the directory logs does not exist" in dslaunch("slurm", "lint", script.name).stdout
+    assert "the directory logs is not here" in dslaunch("slurm", "lint", script.name).stdout
     (directory / "logs").mkdir()
     assert "the directory logs" not in dslaunch("slurm", "lint", script.name).stdout
 
@@ -74,6 +74,82 @@ def test_standard_input_is_read_and_cannot_be_mended(
     for words, code in ((("-",), 3), (("--fix", "-"), 2)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
         assert dslaunch("slurm", "lint", *words).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("logs/%x.out", True),
+        ("/tmp/nowhere-to-be-found/%x.out", True),
+        ("/scratch-of-the-cluster/%u/x.out", False),
+        ("/scratch-of-the-cluster/logs/x.out", False),
+        ("%u/x.out", False),
+        ("x-%j.out", False),
+    ],
+)
+def test_directories_of_another_machine_are_not_judged(
+    directory: Path, dslaunch: Dslaunch, output: str, said: bool
+) -> None:
+    (directory / "x.sbatch").write_text(f"#!/bin/bash\n#SBATCH --output={output}\n")
+    done = dslaunch("slurm", "lint", "--json", "x.sbatch")
+    found = [(one["rule"], one["level"]) for one in json.loads(done.stdout)]
+    assert found == [("missing-output-directory", "info")] * said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("echo 'a\nb\n", 2),
+        ("if true; then\necho a\n", 4),
+        ("for i in 1 2; do\necho $i\nfi\n", 4),
+        ("export TOKEN=<your token> # yours\n", 2),
+        ("srun python (x)\n", 2),
+    ],
+)
+def test_a_script_that_bash_refuses_is_an_error_with_its_line(
+    directory: Path, dslaunch: Dslaunch, text: str, line: int
+) -> None:
+    (directory / "x.sbatch").write_text(f"#!/bin/bash\n{text}")
+    done = dslaunch("slurm", "lint", "--json", "x.sbatch")
+    found = [one for one in json.loads(done.stdout) if one["rule"] == "syntax-error"]
+    assert [(one["line"], one["level"]) for one in found] == [(line, "error")]
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/zsh\nfor i (1 2) echo $i\n",
+        "#!/usr/bin/env python3\nprint((1,\n2))\n",
+        "#!/bin/bash\n{% if debug %}\necho (\n{% endif %}\n",
+        "#!/bin/bash\necho a |& cat; case a in a) ;;& b) ;; esac\n",
+    ],
+)
+def test_what_is_no_bash_is_not_asked_of_bash(
+    directory: Path, dslaunch: Dslaunch, text: str
+) -> None:
+    (directory / "x.sbatch").write_text(text)
+    assert dslaunch("slurm", "lint", "x.sbatch").stdout == "no remarks\n"
+
+
+def test_without_bash_it_is_said_that_the_syntax_was_not_checked(
+    directory: Path, dslaunch: Dslaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "x.sbatch").write_text("#!/bin/bash\nif\n")
+    monkeypatch.setenv("PATH", str(directory))
+    done = dslaunch("slurm", "lint", "x.sbatch")
+    assert (done.returncode, done.stdout) == (0, "no remarks\n")
+    assert "no bash 4 or newer here" in done.stderr
+
+
+def test_bash_runs_nothing_of_a_script(
+    directory: Path, dslaunch: Dslaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "start").write_text("touch started\n")
+    (directory / "x.sbatch").write_text("#!/bin/bash\ntouch ran\na[$(touch index)]=1\n")
+    monkeypatch.setenv("BASH_ENV", "start")
+    assert dslaunch("slurm", "lint", "x.sbatch").returncode == 0
+    assert sorted(path.name for path in directory.iterdir()) == ["start", "x.sbatch"]
 
 
 @pytest.mark.parametrize(
@@ -107,3 +183,23 @@ def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch
 def test_the_short_word_for_help_is_known_here_too(dslaunch: Dslaunch) -> None:
     done = dslaunch("slurm", "lint", "-h")
     assert (done.returncode, "Usage: dslaunch slurm lint" in done.stdout) == (0, True)
+
+
+def test_rules_are_ignored_by_call_and_warnings_fail_if_strict(
+    script: Path, dslaunch: Dslaunch
+) -> None:
+    found = json.loads(dslaunch("slurm", "lint", "--json", script.name).stdout)
+    errors = {each["rule"] for each in found if each["level"] == "error"}
+    words = ("slurm", "lint", script.name, "--ignore", ",".join(sorted(errors)))
+    done = dslaunch(*words)
+    assert done.returncode == 0
+    assert done.stdout.endswith("1 warning, 1 note (2 ignored)\n")
+    assert dslaunch(*words, "--strict").returncode == 3
+
+
+def test_several_scripts_are_read_at_once(script: Path, dslaunch: Dslaunch) -> None:
+    other = script.with_name("other.sbatch")
+    other.write_text("#!/bin/bash\n")
+    done = dslaunch("slurm", "lint", other.name, script.name, "--json")
+    assert {each["file"] for each in json.loads(done.stdout)} == {"train.sbatch"}
+    assert done.returncode == 3

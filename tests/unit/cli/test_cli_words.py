@@ -179,3 +179,13 @@ def test_patterns_copy_only_what_they_match_and_respect_case():
     caller = {"WANDB_B": "2", "WANDB_A": "1", "wandb_c": "3", "HF_HOME": "4", "HF_HOME2": "5"}
     found = copied(("WANDB_*", "HF_HOME", "ABSENT"), caller)
     assert list(found.items()) == [("HF_HOME", "4"), ("WANDB_A", "1"), ("WANDB_B", "2")]
+
+
+def test_a_secret_is_in_no_variable_whose_value_is_written_down() -> None:
+    cluster = Cluster("c", (NODE,), env_from=("HF_*",), secrets=(SecretSource("HF_TOKEN"),))
+    environ = {"HF_TOKEN": "sesame", "HF_HOME": "/x"}
+    job = make_job(cluster, "train.py", (), JobOptions(), environ)
+    assert job.env == (("HF_HOME", "/x"),)
+    for setting in ("HF_TOKEN", "HF_TOKEN=open"):
+        with pytest.raises(UsageError, match="HF_TOKEN"):
+            make_job(cluster, "train.py", (), JobOptions(env=(setting,)), environ)

@@ -198,3 +198,19 @@ def test_numbers_that_slurm_cannot_mean_are_no_numbers(variables: dict[str, str]
 def test_more_slots_than_a_cluster_file_may_have_are_refused() -> None:
     with pytest.raises(UsageError, match="99999 slots of a node are too many, at most 1024"):
         from_slurm({"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "99999"}, None)
+
+
+def test_aliases_of_one_machine_are_one_node_and_jump_hosts_are_none() -> None:
+    text = (
+        "Host node1 n1 first\n  HostName 10.0.0.1\n"
+        "Host node1-admin\n  HostName 10.0.0.1\n  Port 2222\n"
+        "Host node2\n  HostName 10.0.0.2\n  ProxyJump ml@gate:2200\n"
+        "Host gate\n  HostName 198.51.100.7\n"
+        "Host gate-by-address\n  HostName 198.51.100.8\n"
+        "Host node3\n  ProxyJump ssh://198.51.100.8:22\n"
+        "Host relay\nHost node4\n  ProxyCommand ssh -W %h:%p relay\n"
+    )
+    found = from_ssh_config(text, 8)
+    assert [host for host, _ in found.nodes] == ["node1", "node1-admin", "node2", "node3", "node4"]
+    noted = " ".join(found.notes)
+    assert all(name in noted for name in ("n1", "first", "gate", "gate-by-address", "relay"))

@@ -85,6 +85,14 @@ def test_auto_is_the_same_as_leaving_it_out() -> None:
     assert parse_cluster(ONE + auto, "f") == parse_cluster(ONE, "f")
 
 
+@pytest.mark.parametrize(
+    ("written", "ports"), [("auto", None), ("29600", (29600, 29600)), ("1-65535", (1, 65535))]
+)
+def test_a_control_port_is_one_port_or_a_range(written: str, ports: tuple[int, int] | None) -> None:
+    cluster = parse_cluster(f"{ONE}network: {{control_port: {written}}}\n", "f")
+    assert cluster.network.control_port == ports
+
+
 def test_names_and_addresses_that_look_like_numbers_are_text() -> None:
     cluster = parse_cluster("name: 022\nnodes: [{host: 0017, slots: 1}]", "f")
     assert (cluster.name, cluster.nodes[0].host) == ("022", "0017")
@@ -151,8 +159,8 @@ NODE = "{host: a, slots: 1}"
         ),
         (
             ONE + "transport: fabrik",
-            "2:1: transport: expected `local`, `fabric`, "
-            "`openssh`, `srun` or `fake`, got 'fabrik', did you mean `fabric`?",
+            "2:1: transport: expected `auto`, `local`, `fabric`, "
+            "`openssh` or `srun`, got 'fabrik', did you mean `fabric`?",
         ),
         (ONE + "ssh:", "2:1: ssh: expected a mapping, got nothing"),
         (ONE + "ssh: {port: 0}", "2:7: ssh.port: expected at least 1, got 0"),
@@ -190,6 +198,18 @@ NODE = "{host: a, slots: 1}"
             ONE + "network: {master_port: '022'}",
             "2:11: network.master_port: expected `auto` or an integer, got '022'",
         ),
+        *(
+            (
+                f"{ONE}network: {{control_port: {value}}}",
+                "2:11: network.control_port: expected `auto`, a port or a range of ports such as "
+                f"`29600-29610`, got '{value}'",
+            )
+            for value in ("9-5", "0-5", "1-65536", "29600-", "a-b", "1-2-3")
+        ),
+        (
+            ONE + "network: {control_port: 0}",
+            "2:11: network.control_port: expected `auto` or at least 1, got 0",
+        ),
         (
             ONE + "network: {interface: a/b}",
             "2:11: network.interface: expected `auto` or an interface's name",
@@ -223,10 +243,27 @@ NODE = "{host: a, slots: 1}"
             ONE + "slurm: {cpus-per-task: 3}",
             "2:9: slurm.cpus-per-task: unknown key `cpus-per-task`, did you mean `cpus_per_task`?",
         ),
+        (
+            ONE + "slurm: {burst_buffer: x}",
+            "2:9: slurm.burst_buffer: unknown key `burst_buffer`; it is an option of sbatch: "
+            "`directives: [--bb=...]`",
+        ),
         (ONE + "slurm: {time: soon}", "2:9: slurm.time: expected minutes, `hours:minutes:seconds`"),
         (
             ONE + "slurm: {container: {image: x, mount: y}}",
             "2:31: slurm.container.mount: unknown key `mount`, did you mean `mounts`?",
+        ),
+        (
+            ONE + "slurm: {container: {runtime: edf, image: x, mounts: [/a]}}",
+            "2:54: slurm.container.mounts[0]: the environment definition file says what",
+        ),
+        (
+            ONE + "slurm: {container: {image: x, workdir: run}}",
+            "2:31: slurm.container.workdir: expected a path that begins with `/`",
+        ),
+        (
+            ONE + "slurm: {container: {image: x, env: [A=1]}}",
+            "slurm.container.env[0]: expected a variable's name",
         ),
         (
             ONE + "partition: gpu",

@@ -5,13 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.deepspeed.batch import (
+    MICRO,
     MISSING,
+    STEPS,
+    TRAIN,
     Batch,
     BatchError,
     Parallelism,
-    divides,
     parallelism,
     resolve,
+    ways_out,
 )
 
 SIZES = st.none() | st.integers(1, 64)
@@ -83,7 +86,18 @@ def test_the_config_says_how_sequences_and_layers_are_divided() -> None:
     assert parallelism([], 8) == Parallelism(8)
 
 
-def test_pairs_that_make_up_a_batch_start_with_the_fewest_steps() -> None:
-    assert divides(32, 8) == ((4, 1), (2, 2), (1, 4))
-    assert divides(30, 8) == ()
-    assert divides(8, 0) == ()
+@given(SIZES, SIZES, SIZES, st.integers(1, 32))
+def test_every_way_out_fits(
+    train: int | None, micro: int | None, steps: int | None, data: int
+) -> None:
+    for way in ways_out((train, micro, steps), data):
+        sizes = {TRAIN: train, MICRO: micro, STEPS: steps} | way
+        assert isinstance(resolve(sizes[TRAIN], sizes[MICRO], sizes[STEPS], data), Batch)
+
+
+def test_a_way_out_changes_as_little_as_can_be() -> None:
+    assert ways_out((256, 2, 18), 7) == ({TRAIN: 252},)
+    assert ways_out((8, 2, 1), 2) == ({TRAIN: 4}, {STEPS: 2}, {MICRO: 4}, {MICRO: 2, STEPS: 2})
+    assert ways_out((30, None, None), 8) == ({TRAIN: 24}, {TRAIN: 32})
+    assert ways_out((None, None, None), 8) == ()
+    assert ways_out(("8", 2, 1), 0) == ()

@@ -21,6 +21,8 @@ from dslaunch.deepspeed.shards import (
     partition_name,
 )
 from dslaunch.errors import PlanError, UsageError
+from dslaunch.protocol.checkpoints import RankMap, answer_type
+from dslaunch.protocol.values import parse
 
 SECOND = 10**9
 
@@ -31,6 +33,7 @@ def entry(path: str, at: float = 100, **more: Any) -> dict[str, Any]:
         "path": path,
         "size": 10,
         "mtime": int(at * SECOND),
+        "mode": 0o600,
         "file": inode,
         "broken": None,
     } | more
@@ -63,8 +66,19 @@ def allocation(*hosts: str, slots: int = 2) -> Allocation:
     return Allocation.of([(Node(host, tuple(range(slots))), tuple(range(slots))) for host in hosts])
 
 
+def found_in(surveys: dict[str, Any], offsets: dict[str, float]) -> list[Checkpoint]:
+    """What nodes that answer so have."""
+    typed = {host: parse(answer_type("survey"), survey) for host, survey in surveys.items()}
+    return find(typed, offsets)
+
+
+def left(ranks: dict[str, object]) -> RankMap:
+    """A rank map as it is read again from a node."""
+    return RankMap.model_validate(ranks)
+
+
 def only(surveys: dict[str, Any]) -> Checkpoint:
-    (checkpoint,) = find(surveys, {})
+    (checkpoint,) = found_in(surveys, {})
     return checkpoint
 
 
@@ -148,8 +162,8 @@ def test_of_two_copies_of_a_shard_the_newer_by_our_clock_is_taken() -> None:
     surveys = two_nodes(2, at=100)
     name = f"t/{optimizer_name(0, 0)}"
     surveys["b"]["checkpoints"][0]["files"].append(entry(name, 150))
-    assert find(surveys, {})[0].contents()[name].host == "b"
-    assert find(surveys, {"b": 60.0})[0].contents()[name].host == "a"
+    assert found_in(surveys, {})[0].contents()[name].host == "b"
+    assert found_in(surveys, {"b": 60.0})[0].contents()[name].host == "a"
 
 
 def test_a_model_without_zero_needs_one_file() -> None:
@@ -166,8 +180,8 @@ def test_each_tensor_parallel_rank_has_files_of_its_own() -> None:
 def test_one_directory_that_all_nodes_see_is_told_from_two() -> None:
     surveys = two_nodes(2)
     same = {"a": surveys["a"], "b": surveys["a"]}
-    assert shared(find(same, {}), ["a", "b"])
-    assert not shared(find(surveys, {}), ["a", "b"])
+    assert shared(found_in(same, {}), ["a", "b"])
+    assert not shared(found_in(surveys, {}), ["a", "b"])
 
 
 # ---------------------------------------------------------------- choosing
@@ -181,7 +195,7 @@ def three(*, newest_whole: bool) -> list[Checkpoint]:
             surveys[host]["checkpoints"] += made[host]["checkpoints"]
     if not newest_whole:
         del surveys["b"]["checkpoints"][-1]
-    return find(surveys, {})
+    return found_in(surveys, {})
 
 
 def test_the_newest_complete_one_is_chosen_and_a_tag_where_it_is_given() -> None:
@@ -267,9 +281,9 @@ def test_another_number_of_ranks_is_refused_in_deepspeeds_words() -> None:
 
 
 def test_a_rank_map_tells_when_the_order_changed() -> None:
-    assert same_order(rank_map("r", allocation("a", "b")), allocation("a", "b")) is None
+    assert same_order(left(rank_map("r", allocation("a", "b"))), allocation("a", "b")) is None
     assert "a, b in this order" in str(
-        same_order(rank_map("r", allocation("a", "b")), allocation("b", "a"))
+        same_order(left(rank_map("r", allocation("a", "b"))), allocation("b", "a"))
     )
     assert same_order(None, allocation("a")) is None
 
@@ -278,7 +292,7 @@ def test_a_rank_map_tells_when_the_order_changed() -> None:
 
 
 def test_what_could_be_resumed_is_found() -> None:
-    verdict = resume.judge(find(two_nodes(2), {}), allocation("a", "b"))
+    verdict = resume.judge(found_in(two_nodes(2), {}), allocation("a", "b"))
     assert (verdict.problem, [c.tag for c in verdict.in_place]) == (None, ["t"])
     assert resume.judge([], allocation("a", "b")) == resume.Verdict()
 
@@ -308,7 +322,7 @@ def test_of_several_checkpoints_the_one_that_the_script_names_is_judged() -> Non
         "c": survey(*old["b"]["checkpoints"]),
     }
     surveys["a"]["latest"] = {"checkpoint-4": "global_step4", "checkpoint-8": "global_step8"}
-    found = find(surveys, {})
+    found = found_in(surveys, {})
     refused = resume.judge(found, allocation("a", "c")).problem
     assert refused is not None
     assert "checkpoint-4 can be resumed here" in str(refused.hint)
@@ -320,8 +334,8 @@ def test_of_several_checkpoints_the_one_that_the_script_names_is_judged() -> Non
 
 def test_tensors_of_nvme_are_refused_in_another_order_though_their_names_fit() -> None:
     checkpoint = only(two_nodes(2))
-    header = replace(checkpoint.header, nvme=True, node_local=True)
-    moved = rank_map("r", allocation("x", "b"))
+    header = checkpoint.header.model_copy(update={"nvme": True, "node_local": True})
+    moved = left(rank_map("r", allocation("x", "b")))
     verdict = resume.judge([replace(checkpoint, header=header)], allocation("a", "b"), moved)
     assert verdict.problem is not None
     assert "tensors of NVMe" in verdict.problem.message

@@ -90,8 +90,58 @@ def test_where_nothing_fits_the_number_of_nodes_that_would_do_is_said() -> None:
 def test_without_limits_nothing_is_said_to_fit() -> None:
     asked = question(Limits())
     rows = estimate(asked)
-    assert {row.fits for row in rows} == {""}
-    assert recommend(asked, rows).row is None
+    assert {row.fits for row in rows} == {"unknown"}
+    advice = recommend(asked, rows)
+    assert (advice.row, advice.outcome) == (None, "unknown")
+    assert advice.missing == ("--gpu-memory", "--cpu-memory")
+
+
+@pytest.mark.parametrize(
+    ("limits", "missing"),
+    [
+        (Limits(gpu=6 * GB), ("--cpu-memory",)),
+        (Limits(cpu=1000 * GB), ("--gpu-memory",)),
+        (Limits(5 * GB, 90 * GB), ("--nvme",)),
+    ],
+)
+def test_what_was_not_given_is_unknown_and_named_and_never_called_too_small(
+    limits: Limits, missing: tuple[str, ...]
+) -> None:
+    advice = recommend(question(limits), estimate(question(limits)))
+    assert (advice.row, advice.outcome, advice.missing) == (None, "unknown", missing)
+
+
+def test_a_size_that_is_given_and_too_small_decides_whatever_else_is_unknown() -> None:
+    rows = estimate(question(Limits(gpu=1 * GB)))
+    assert {row.fits for row in rows} == {"no"}
+    assert recommend(question(Limits(gpu=1 * GB)), rows).outcome == "does-not-fit"
+
+
+def test_the_nodes_memory_is_not_asked_for_where_nothing_is_kept_in_it() -> None:
+    asked = question(Limits(gpu=80 * GB))
+    advice = recommend(asked, estimate(asked))
+    assert advice.outcome == "fits"
+    assert advice.row is not None
+    assert advice.row.strategy == Strategy(1)
+
+
+def test_where_nothing_fits_the_largest_micro_batch_that_would_is_named() -> None:
+    asked = replace(question(ROOM, LLAMA), batch=Batch(64, 8192))
+    advice = recommend(asked, estimate(asked))
+    assert advice.outcome == "does-not-fit"
+    assert advice.micro_batch is not None
+    smaller = [
+        recommend(again, estimate(again)).outcome
+        for micro in (advice.micro_batch, advice.micro_batch + 1)
+        for again in [replace(asked, batch=Batch(micro, 8192))]
+    ]
+    assert smaller == ["fits", "does-not-fit"]
+    assert f"with micro-batch {advice.micro_batch}, " in advice.text
+
+
+def test_no_micro_batch_is_named_where_the_model_alone_is_too_large() -> None:
+    asked = replace(question(Limits(2 * GB, 10 * GB, 10 * GB), LLAMA), batch=Batch(8, 2048))
+    assert recommend(asked, estimate(asked)).micro_batch is None
 
 
 def test_activations_are_part_of_the_peak_and_checkpointing_lowers_it() -> None:

@@ -47,12 +47,29 @@ def test_llama_2_has_6_738_415_616_parameters() -> None:
 
 def test_a_model_of_text_and_pictures_is_sized_by_its_text() -> None:
     text = json.dumps({"model_type": "some_vlm", "text_config": LLAMA})
-    assert from_config(text, "config.json").model.params == 6_738_415_616
+    sized = from_config(text, "config.json")
+    assert sized.model.params == 6_738_415_616
+    assert sized.partial
+
+
+def test_opt_350m_embeds_words_in_fewer_dimensions() -> None:
+    config = {
+        "model_type": "opt", "hidden_size": 1024, "ffn_dim": 4096, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "max_position_embeddings": 2048, "vocab_size": 50272,
+        "word_embed_proj_dim": 512, "do_layer_norm_before": False,
+    }  # fmt: skip
+    assert from_config(json.dumps(config), "config.json").model.params == 331_196_416
+
+
+@pytest.mark.parametrize("key", ["n_embed", "hidden_size"])
+def test_bloom_is_read_by_either_name_of_its_width(key: str) -> None:
+    config = {"model_type": "bloom", key: 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250880}
+    assert from_config(json.dumps(config), "config.json").model.params == 559_214_592
 
 
 def test_an_unknown_family_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match='counts the parameters of "mamba"') as caught:
-        from_config('{"model_type": "mamba"}', "config.json")
+    with pytest.raises(ConfigError, match='counts the parameters of "rwkv"') as caught:
+        from_config('{"model_type": "rwkv"}', "config.json")
     assert caught.value.hint is not None
     assert "--meta" in caught.value.hint
 
@@ -61,6 +78,7 @@ def test_an_unknown_family_is_refused_with_what_to_do() -> None:
     ("text", "message"),
     [
         ("{", "config.json:1:2"),
+        ('{"zero_optimization": {"stage": 3}}', "model_type: is missing"),
         ("[]", "must be an object"),
         ('{"model_type": "llama"}', "hidden_size: is missing"),
         ('{"model_type": ["llama"]}', "no rule counts"),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dslaunch.launch.command import Command, Var, activated, at_home, quote
+from dslaunch.launch.command import Command, Var, activated, at_home, quote, quote_in_line
+from dslaunch.terminal import one_line
 
 SAYING = Command(("printf", "%s|", "a b", "$HOME", "#", ""))
 
@@ -63,3 +66,17 @@ def test_a_home_with_a_space_in_it_is_one_word() -> None:
     line = f"HOME='/a b'; printf '%s|' {quote(at_home('~'))} {quote(at_home('~/c d'))}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout == "/a b|/a b/c d|"
+
+
+ODD = "a\nrm -rf x\t'\\ \x1b[31m\u2028\udcff é日"
+
+
+def test_a_word_that_stays_on_its_line_is_the_same_for_bash() -> None:
+    script = f"printf %s {quote_in_line(ODD)}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True)
+    assert done.stdout == ODD.encode("utf-8", "surrogateescape")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from([ODD, "it's", "plain"]))
+def test_no_word_leaves_its_line_or_controls_a_terminal(text: str) -> None:
+    assert one_line(quote_in_line(text)) == quote_in_line(text)

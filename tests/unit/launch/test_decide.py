@@ -73,6 +73,41 @@ def test_an_interface_that_is_not_there_is_said_with_those_that_are() -> None:
         decide.choose_route(facts(node(1, dialled=()), node(2)))
 
 
+TWO = (LO, Interface("eth0", "10.0.0.1"), Interface("ib0", "10.1.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "address", "named"),
+    [
+        ("ib0", "10.0.0.1", "eth0"),
+        ("ib1", "10.0.0.1", "n1: no interface 'ib1'"),
+        ("eth0", "10.1.0.1", "ib0"),
+    ],
+)
+def test_an_interface_that_the_named_address_is_not_on_is_refused(
+    wanted: str, address: str, named: str
+) -> None:
+    nodes = (Node("n1", (0,), address=address), Node("n2", (0,)))
+    cluster = replace(CLUSTER, nodes=nodes, network=Network(wanted))
+    answered = (Dialled(address, address),)
+    found = facts(*(node(i, interfaces=TWO, dialled=answered) for i in (1, 2)))
+    with pytest.raises(PreflightError, match=named):
+        decide.decide_rendezvous(cluster, found)
+
+
+def test_an_interface_that_another_node_lacks_is_refused_with_that_node() -> None:
+    cluster = replace(CLUSTER, network=Network("eth0"))
+    other = (LO, Interface("ens5", "10.0.0.2"))
+    with pytest.raises(PreflightError, match="n2: no interface 'eth0', it has ens5, lo"):
+        decide.decide_rendezvous(cluster, facts(node(1), node(2, interfaces=other)))
+
+
+def test_an_interface_that_the_named_address_is_on_is_used() -> None:
+    nodes = (Node("n1", (0,), address="10.0.0.1"), Node("n2", (0,)))
+    cluster = replace(CLUSTER, nodes=nodes, network=Network("eth0"))
+    assert decide.decide_rendezvous(cluster, facts())[0].interfaces[0] == ("n1", "eth0")
+
+
 def test_the_file_decides_which_address_and_port_are_tried() -> None:
     cluster = replace(CLUSTER, network=Network("ib0", 23456))
     assert decide.ports_to_try(cluster, 7) == [23456]
@@ -135,17 +170,6 @@ def test_a_directory_that_cannot_be_written_is_not_judged_unless_it_is_named() -
 def test_a_missing_interpreter_names_its_node() -> None:
     with pytest.raises(PreflightError, match="n2: no interpreter 'python3'"):
         decide.check_interpreters(PLACES, facts(node(1), node(2, interpreter=None)))
-
-
-def test_fewer_gpus_than_slots_are_refused() -> None:
-    places = Allocation.of([(Node("n1", (0, 1)), (0, 1)), (Node("n2", (0,)), (0,))])
-    with pytest.raises(PreflightError, match="n1: slot 1 is used, but the driver lists 1 GPUs"):
-        decide.check_gpus(places, facts(node(1, gpus=1), node(2, gpus=1)))
-
-
-def test_no_driver_anywhere_means_cpu() -> None:
-    (decision,) = decide.check_gpus(PLACES, facts())
-    assert decision.value == "CPU"
 
 
 def test_a_script_that_differs_between_nodes_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
 import string
 import subprocess
@@ -17,7 +18,7 @@ from dslaunch.errors import PlanError, UsageError
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.job import Job, Kind
-from dslaunch.launch.plan import Process, RankFiles, Rendezvous, World
+from dslaunch.launch.plan import Process, Rendezvous, World
 from dslaunch.launch.program import positional, without_macros
 
 ARGUMENT = st.text(
@@ -140,18 +141,36 @@ def test_accelerate_runs_a_single_rank_as_the_process_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "word"),
+    ("launcher", "variable"),
     [
-        ("torchrun", ("--log-dir=", Var("LOGS"))),
-        ("deepspeed", ("--enable_each_rank_log=", Var("LOGS"))),
-        ("accelerate", ("--log_dir=", Var("LOGS"))),
+        ("torchrun", "LOCAL_RANK"),
+        ("elastic", "LOCAL_RANK"),
+        ("accelerate", "LOCAL_RANK"),
+        ("deepspeed", "RANK"),
     ],
 )
-def test_ranks_write_files_only_when_asked_to(launcher: str, word: Word) -> None:
+def test_ranks_write_into_pipes_only_when_asked_to(launcher: str, variable: str) -> None:
+    script: Word = (Var("LOGS"), "/rank.py")
+    (asked,) = started(launcher, Job("train.py", ("-x",)), TWO_BY_TWO, logs=Var("LOGS"))
+    assert asked.command.argv[-5:] == (script, variable, "script", "train.py", "-x")
+    assert script not in argv(launcher, Job("train.py"), TWO_BY_TWO)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "elastic", "accelerate", "deepspeed"])
+def test_no_launcher_is_told_to_write_its_ranks_output_into_files(launcher: str) -> None:
     (asked,) = started(launcher, Job("train.py"), TWO_BY_TWO, logs=Var("LOGS"))
-    assert word in asked.command.argv
-    assert word not in argv(launcher, Job("train.py"), TWO_BY_TWO)
-    assert isinstance(launchers.get(launcher).rank_files, RankFiles)
+    words = [word if isinstance(word, str) else word[0] for word in asked.command.argv]
+    options = ("--redirects", "--tee", "--enable_each_rank_log")
+    assert not [word for word in words if str(word).startswith(options)]
+    assert asked.env == (OWN_STORE if launcher == "elastic" else ())
+
+
+OWN_STORE = (("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),)
+
+
+def test_each_attempt_of_an_elastic_run_has_a_store_of_its_own() -> None:
+    (asked,) = started("elastic", Job("train.py"), TWO_BY_TWO)
+    assert asked.env == OWN_STORE
 
 
 def test_direct_starts_one_process_per_slot_with_the_ranks_of_the_plan() -> None:
@@ -233,3 +252,18 @@ def test_a_misspelt_launcher_gets_the_right_name() -> None:
 @pytest.mark.parametrize("name", launchers.names())
 def test_every_launcher_says_in_one_line_when_to_choose_it(name: str) -> None:
     assert 20 < len(launchers.get(name).summary) < 100
+
+
+@pytest.mark.parametrize("name", launchers.names())
+def test_a_launcher_says_which_module_it_starts_on_a_node(name: str) -> None:
+    words = argv(name, Job("train.py"), TWO_BY_TWO)
+    named = [word for before, word in itertools.pairwise(words) if before == "-m"]
+    assert set(named) <= set(launchers.modules_of(name))
+    assert bool(named) == bool(launchers.modules_of(name))
+
+
+@pytest.mark.parametrize("name", launchers.names())
+def test_only_a_command_that_no_launcher_starts_needs_no_python(name: str) -> None:
+    assert launchers.starts_python(Job("train.py", launcher=name))
+    command = Job("./train.sh", kind="command", launcher=name)
+    assert launchers.starts_python(command) == (name != "direct")

@@ -37,6 +37,11 @@ def test_gpus_are_hidden_only_where_some_are_not_used() -> None:
     assert environment(node, Job("t.py"), (2, 3))["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
+def test_gpus_that_slurm_gave_are_named_as_it_may_not_hide_the_others() -> None:
+    node = Node("n", (0, 1), step_gpus=2)
+    assert environment(node, Job("t.py"))["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
 class Counted(tuple[Any, ...]):
     """Counts how often it is gone through."""
 

@@ -19,7 +19,6 @@ from dslaunch.launch.plan import (
     NodePlan,
     Plan,
     Process,
-    RankFiles,
     Rendezvous,
 )
 from dslaunch.launch.serialise import from_json, to_json
@@ -30,7 +29,6 @@ NUMBER = st.integers(0, 2**31)
 WORD = TEXT | st.lists(TEXT | st.builds(Var, TEXT), max_size=3).map(tuple)
 COMMAND = st.builds(Command, st.lists(WORD, max_size=4).map(tuple))
 PROCESS = st.builds(Process, COMMAND, PAIRS, st.none() | NUMBER)
-FILES = st.none() | st.builds(RankFiles, TEXT, st.none() | TEXT, st.none() | TEXT)
 NODE = st.builds(
     NodePlan,
     host=TEXT,
@@ -40,7 +38,6 @@ NODE = st.builds(
     cwd=TEXT,
     env=PAIRS,
     processes=st.lists(PROCESS, max_size=2).map(tuple),
-    rank_files=FILES,
     files=st.lists(st.builds(File, TEXT, TEXT), max_size=2).map(tuple),
 )
 PLAN = st.builds(

@@ -15,7 +15,8 @@ import pytest
 
 from dslaunch.node import network, sending, smoke, writing
 from dslaunch.preflight.check import Question
-from dslaunch.preflight.checks._measure import program, shifts
+from dslaunch.preflight.checks._job import program
+from dslaunch.preflight.checks._measure import shifts
 from dslaunch.preflight.checks.sw_dist_smoke import pairings
 
 MIB = 1 << 20

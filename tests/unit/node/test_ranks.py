@@ -13,19 +13,18 @@ import pytest
 
 from dslaunch.node import processes
 from dslaunch.node.ranks import Ranks
+from dslaunch.node.redact import Secrets
 
 LAUNCHER = """
 import os, subprocess, sys, time
+logs = os.environ["DSLAUNCH_LOGS"]
 for attempt, codes in enumerate(eval(sys.argv[1])):
     started = []
     for local_rank, code in enumerate(codes):
-        place = f"{os.environ['DSLAUNCH_LOGS']}/attempt_{attempt}/{local_rank}"
-        os.makedirs(place)
         environment = {**os.environ, "RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
-        with open(f"{place}/stdout.log", "w") as out, open(f"{place}/stderr.log", "w") as err:
-            line = f"echo attempt {attempt}; sleep 0.4; exit {code}"
-            shell = ["sh", "-c", line]
-            started.append(subprocess.Popen(shell, env=environment, stdout=out, stderr=err))
+        line = f"echo attempt {attempt}; sleep 0.4; exit {code}"
+        words = [f"{logs}/rank.py", "LOCAL_RANK", "command", "sh", "-c", line]
+        started.append(subprocess.Popen([sys.executable, *words], env=environment))
     time.sleep(0.8)  # the dead are not collected at once
     for each in started:
         each.wait()
@@ -36,6 +35,7 @@ class FakeAgent:
     """Takes what is said; watches descriptors as the real one does."""
 
     deadline = None
+    secrets = Secrets()
 
     def __init__(self) -> None:
         self.said: list[tuple[str, int, Any]] = []
@@ -86,11 +86,10 @@ def start(agent: FakeAgent, tmp_path: Path) -> Iterator[Callable[[str], Ranks]]:
             "first_rank": 0,
             "slots": 2,
             "master_port": 1,
-            "secret": [],
-            "rank_files": {"stdout": "*/{rank}/stdout.log", "stderr": "*/{rank}/stderr.log"},
         }
+        (tmp_path / "logs").mkdir()
         logs = {"DSLAUNCH_LOGS": str(tmp_path / "logs")}
-        made.append(Ranks(message, {**os.environ, **logs}, cast("Any", agent)))
+        made.append(Ranks(message, {**os.environ, **logs}, cast("Any", agent), None))
         made[0].start(str(tmp_path))
         return made[0]
 
@@ -141,7 +140,7 @@ def test_an_end_that_is_told_too_early_is_looked_for_again(
     assert [said for said in agent.said if said[0] == "exit"] == [("exit", 0, 0), ("exit", 1, 7)]
 
 
-def test_while_nobody_reads_no_file_is_read_of_ranks_that_are_found(
+def test_while_nobody_reads_no_pipe_is_read_of_ranks_that_are_found(
     start: Callable[[str], Ranks], agent: FakeAgent
 ) -> None:
     ranks = start("[(0, 0)]")
@@ -154,3 +153,25 @@ def test_while_nobody_reads_no_file_is_read_of_ranks_that_are_found(
     ranks.resume()
     watched(ranks, agent)
     assert agent.outputs == {0: b"attempt 0\n", 1: b"attempt 0\n"}
+
+
+def test_a_rank_that_dies_at_once_is_known_without_looking_for_it(
+    start: Callable[[str], Ranks], agent: FakeAgent
+) -> None:
+    ranks = start("[(9, 0)]")
+    until = time.monotonic() + 30
+    while ("exit", 0, 9) not in agent.said:  # the processes of the node are never looked through
+        assert time.monotonic() < until
+        agent.look()
+    assert ("started", 0, None) in agent.said
+    watched(ranks, agent)
+
+
+@pytest.mark.parametrize("said", [b"1\n", b"0\n", b"99999999999999999999\n", b"-1\n", b"x\xff\n"])
+def test_a_rank_cannot_say_that_it_is_another_process(
+    said: bytes, start: Callable[[str], Ranks], agent: FakeAgent
+) -> None:
+    ranks = start("[(0, 0)]")
+    ranks.born(0, said + b"%d\n" % os.getpid())
+    assert ranks.found == {}
+    watched(ranks, agent)

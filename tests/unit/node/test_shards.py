@@ -81,8 +81,10 @@ def test_where_nothing_is_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_looking_into_a_shard_runs_nothing(tmp_path: Path) -> None:
-    path = save(tmp_path / "t" / "mp_rank_00_model_states.pt", {"a": Bomb(), "global_steps": 3})
-    assert shards.numbers_of(str(path))["global_steps"] == 3
+    save(tmp_path / "t" / "mp_rank_00_model_states.pt", {"a": Bomb(), "global_steps": 3})
+    values, names = shards.values_of(str(tmp_path), "t/mp_rank_00_model_states.pt")
+    assert values["global_steps"] == 3
+    assert names == [["posix", "mkdir"]]
     assert not Path("/tmp/dslaunch-was-here").exists()
 
 
@@ -103,7 +105,7 @@ def test_a_byte_that_changed_is_seen_when_all_are_read(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(b"\x01" * 1000) + 500] ^= 255
     path.write_bytes(data)
-    assert shards.why_broken(str(path)) is None
+    assert shards.why_broken(str(tmp_path), path.name) is None
     asked = {"do": "check", "path": str(tmp_path), "names": [path.name, "gone.pt"]}
     said = shards.do(asked)
     assert "archive/data/0 is wrong" in said[path.name]
@@ -130,7 +132,14 @@ def test_looking_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
 
 def send(data: bytes, target: Path, *, upto: int | None = None, mtime: int = 10**18) -> int:
     """Copy in pieces of 7 bytes as the launcher does; how many were sent."""
-    version = {"path": str(target), "size": len(data), "mtime": mtime, "key": "k"}
+    version = {
+        "path": str(target.parent),
+        "name": target.name,
+        "size": len(data),
+        "mtime": mtime,
+        "mode": 0o666,
+        "key": "k",
+    }
     begun = shards.do({"do": "begin", **version})
     sent = 0
     for offset in range(begun["offset"], upto or len(data), 7):
@@ -158,13 +167,20 @@ def test_a_copy_that_was_interrupted_goes_on(tmp_path: Path) -> None:
 def test_what_is_left_of_another_version_is_of_no_use(tmp_path: Path) -> None:
     target = tmp_path / "shard.pt"
     send(bytes(100), target, upto=70)
-    begun = {"do": "begin", "path": str(target), "size": 100, "mtime": 1, "key": "other"}
+    begun = {
+        "do": "begin",
+        "path": str(tmp_path),
+        "name": "shard.pt",
+        "size": 100,
+        "mtime": 1,
+        "key": "other",
+    }
     assert shards.do(begun) == {"there": False, "offset": 0}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_arrives_changed_does_not_appear(tmp_path: Path) -> None:
-    version = {"path": str(tmp_path / "s"), "size": 1, "mtime": 1, "key": "k"}
+    version = {"path": str(tmp_path), "name": "s", "size": 1, "mtime": 1, "mode": 0o600, "key": "k"}
     shards.do({"do": "write", "offset": 0, "data": "QQ==", **version})
     with pytest.raises(ValueError, match="checksums differ"):
         shards.do({"do": "finish", "sha256": "0" * 64, **version})
@@ -188,7 +204,7 @@ def test_an_empty_file_is_copied(tmp_path: Path) -> None:
 def test_reading_tells_the_version_with_each_piece(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
-    told = shards.do({"do": "read", "path": str(path), "offset": 8, "most": 5})
+    told = shards.do({"do": "read", "path": str(tmp_path), "name": "f", "offset": 8, "most": 5})
     assert base64.b64decode(told["data"]) == b"89"
     assert (told["size"], told["mtime"]) == (10, path.stat().st_mtime_ns)
 

@@ -22,7 +22,7 @@ from tests.pythons import interpreter
 from dslaunch.cluster.model import Node
 from dslaunch.node import interfaces, network, questions, survey
 from dslaunch.node.jsontext import as_json
-from dslaunch.preflight.runner import MODULES
+from dslaunch.preflight.conversation import MODULES
 from dslaunch.transport import program
 
 
@@ -209,7 +209,7 @@ def test_more_questions_than_are_asked_at_a_time_are_all_answered() -> None:
         (question("nonsense"), "KeyError"),
         (question("path", "/nowhere"), "No such file or directory"),
         (question("limits", ["NOTHING"]), "AttributeError"),
-        (question("packages", 3), "TypeError"),
+        (question("list", 3), "TypeError"),
     ],
 )
 def test_a_wrong_question_gets_an_error_and_no_traceback(asked: dict[str, Any], why: str) -> None:

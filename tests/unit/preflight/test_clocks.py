@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dslaunch.cluster.model import Node
-from dslaunch.preflight import runner
+from dslaunch.preflight import conversation
 
 AHEAD = 90.0
 
@@ -45,8 +45,8 @@ def test_a_clock_is_asked_again_only_after_slow_answers(
     trips: list[float], asked: int, best: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(trips)
-    monkeypatch.setattr(runner, "time", line)
-    talk = runner.Conversation(Node("n", (0,)), b"@")
+    monkeypatch.setattr(conversation, "time", line)
+    talk = conversation.Conversation(Node("n", (0,)), b"@")
     talk.channel = line  # type: ignore[assignment]
     talk.measure_clock()
     assert line.asked == asked

@@ -8,11 +8,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Node
 from dslaunch.preflight import runner
 from dslaunch.preflight.check import Scope
+from dslaunch.preflight.conversation import PATIENCE, Conversation, Silent
 
 
 class Fake:
@@ -51,8 +53,8 @@ class Fake:
         self.done.append("close")
 
 
-def conversation(way: Fake) -> runner.Conversation:
-    talk = runner.Conversation(Node("n", (0,)), b"@")
+def conversation(way: Fake) -> Conversation:
+    talk = Conversation(Node("n", (0,)), b"@")
     talk.open(way)
     way.done.clear()
     return talk
@@ -81,9 +83,9 @@ def test_a_busy_node_is_not_waited_for() -> None:
 def test_a_node_that_has_only_greeted_is_busy() -> None:
     way = Fake()
     talk = conversation(way)
-    said = iter([b'@{"hello": {"uid": 0}}\n', b""])
+    said = iter([b"@" + json.dumps({"hello": HELLO}).encode() + b"\n", b""])
     way.read = lambda: next(said)  # type: ignore[method-assign]
-    with pytest.raises(runner.Silent):
+    with pytest.raises(Silent):
         talk.ask(())
     way.done.clear()
     talk.end()
@@ -112,8 +114,8 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
     assert time.monotonic() - began < 2
     assert [way.done.count(word) for word in ("connect", "start")] == [2, 0]
     assert way.done.count("close") >= 2
-    assert all(isinstance(each.exception(), runner.Silent) for each in begun)
+    assert all(isinstance(each.exception(), Silent) for each in begun)
 
 
 def test_to_leave_takes_less_than_the_launcher_waits() -> None:
-    assert runner.PATIENCE + 1 < runner.FAREWELL
+    assert PATIENCE + 1 < runner.FAREWELL

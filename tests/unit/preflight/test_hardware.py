@@ -54,6 +54,12 @@ def mount(kind: str) -> dict[str, Any]:
     return {"point": "/nvme", "type": kind, "source": "/dev/nvme0n1", "options": "rw"}
 
 
+def path(name: str, free: int, of: dict[str, Any] | None) -> dict[str, Any]:
+    """What a node says of a directory."""
+    numbers = {"size": 1000 * GIB, "free": free, "inodes": 0, "inodes_free": 0}
+    return {"path": name, **numbers, "writable": True, "mount": of}
+
+
 def answers(
     kind: str = "ext4", gpu: str = "NVIDIA H100 80GB HBM3", link: str = "NV18", **more: Any
 ) -> dict[str, Mapping[str, Any]]:
@@ -63,7 +69,7 @@ def answers(
         (nvidia.TOPO, {"code": 0, "out": topo(2, {(0, 1): link}), "err": ""}),
         (MEMORY, {"/proc/meminfo": f"MemTotal:       {1007 * GIB // 1024} kB\n"}),
         (MOUNTS, {MOUNTS.argument[0]: "30 1 0:25 / /dev/shm rw shared:3 - tmpfs shm rw\n"}),
-        (path_question("/nvme"), {"path": "/nvme", "free": 900 * GIB, "mount": mount(kind)}),
+        (path_question("/nvme"), path("/nvme", 900 * GIB, mount(kind))),
     ]
     return {question.key: {"value": value} for question, value in told} | {
         WRITE: {"value": None},

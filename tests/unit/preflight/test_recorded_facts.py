@@ -17,13 +17,13 @@ FACTS = Facts(
     file="c.yaml",
     token="t",
     time=1_700_000_000.5,
-    nodes={"n1": NodeFacts(HELLO, {"read x": {"value": [1, None]}}, (0.5, 0.25), 0.1, "hi")},
+    nodes={"n1": NodeFacts(HELLO, {'read ["/x"]': {"value": {"/x": "1"}}}, (0.5, 0.25), 0.1, "hi")},
     failures={"n2": NodeFailure("n2", "timeout", "no answer in time")},
     purposes=("mpi",),
     directories=("/work",),
     files=(("train.py", "ab"),),
     named=("gpu.count",),
-    here={"read y": {"error": "why"}},
+    here={'read ["/y"]': {"error": "why"}},
 )
 
 NODE = json.loads(FACTS.to_json())["nodes"]["n1"]
@@ -51,7 +51,7 @@ def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
         ({"time": "x"}, "time"),
         ({"nodes": {"n1": {"hello": []}}}, "nodes.n1.hello"),
         ({"nodes": []}, "nodes"),
-        ({"nodes": {"n1": {**NODE, "hello": {**HELLO, "cores": None}}}}, "n1.cores"),
+        ({"nodes": {"n1": {**NODE, "hello": {**HELLO, "cores": None}}}}, "nodes.n1.hello: cores"),
         ({"failures": {"n2": {"kind": "timeout"}}}, "failures.n2.host"),
         ({"purposes": [["mpi"]]}, "purposes.0"),
         ({"here": 5}, "here"),

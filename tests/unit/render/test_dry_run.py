@@ -40,7 +40,7 @@ def test_it_says_everything_that_happens_on_a_node() -> None:
         "#   }\n"
         "python3 -m torch.distributed.run --nnodes=1 --nproc-per-node=1 --node-rank=0 "
         "--master-addr=10.0.0.1 --master-port=29500 "
-        "--log-dir=\"$DSLAUNCH_LOGS\" --redirects=3 train.py 'a b'\n"
+        '--log-dir="$DSLAUNCH_LOGS" "$DSLAUNCH_LOGS"/rank.py LOCAL_RANK script train.py \'a b\'\n'
     )
 
 

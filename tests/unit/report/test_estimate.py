@@ -37,6 +37,21 @@ def texts(question: Question, width: int | None) -> str:
     return report.text(question, rows, recommend(question, rows), width)
 
 
+@pytest.mark.parametrize(("family", "said"), [("bloom", True), ("llama", False), ("", False)])
+def test_activations_that_were_never_compared_are_called_approximate(
+    family: str, *, said: bool
+) -> None:
+    shape = Shape(2, 64, 4, 4, 16, 256, 512)
+    asked = Question(Sized(Model(10**6, 10**5), "", shape, family), Machines(1, 1))
+    assert any("approximate" in note for note in report.notes(asked, estimate(asked))) is said
+
+
+def test_a_model_of_which_only_the_text_is_counted_is_said_to_be_more() -> None:
+    sized = Sized(Model(10**6, 10**5), "", partial=True)
+    asked = Question(sized, Machines(1, 1))
+    assert any("--meta" in note for note in report.notes(asked, estimate(asked)))
+
+
 def test_the_tables_for_eighty_columns(golden: Golden) -> None:
     golden("estimate/plain-80.txt", texts(PLAIN, 80))
 

@@ -15,11 +15,11 @@ NOTE = Remark("hjson", "info", "ds.json", 1, 2, "", "a comment")
 
 def test_text_folds_nothing_away() -> None:
     assert as_text([ERROR, WHOLE, NOTE]) == (
-        "a b/ds.json:3:5: error: fp16.x: unknown key: 100%\\nstops\n"
+        "a b/ds.json:3:5: error: fp16.x: unknown key: 100%\\nstops [unknown-key]\n"
         "    fix: did you mean y?\n"
         "    source: pydantic\n"
-        "ds.json: warning: no batch size\n"
-        "ds.json:1:2: info: a comment\n"
+        "ds.json: warning: no batch size [batch-missing]\n"
+        "ds.json:1:2: info: a comment [hjson]\n"
         "1 error, 1 warning, 1 note\n"
     )
 
@@ -59,3 +59,7 @@ def test_github_is_told_in_its_own_escapes() -> None:
         "::warning file=ds.json,title=batch-missing::no batch size",
         "::notice file=ds.json,line=1,col=2,title=hjson::a comment",
     ]
+
+
+def test_text_says_how_many_were_ignored() -> None:
+    assert as_text([], ignored=2) == "no remarks (2 ignored)\n"

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from dslaunch.launch.plan import Decision, Plan, Rendezvous
-from dslaunch.report.live import JsonScreen, Progress, TerminalScreen, decision_rows
+from dslaunch.report.live import (
+    JsonScreen,
+    Progress,
+    TerminalScreen,
+    decision_rows,
+    outcome_rows,
+)
 from dslaunch.run.events import Event, Kind, Line
 from dslaunch.run.outcome import Outcome
 
@@ -128,6 +134,13 @@ def test_one_rank_on_one_node_is_said_in_the_singular(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------ what cannot be written
+
+
+def test_ranks_that_failed_for_the_same_reason_are_one_line_by_node(tmp_path: Path) -> None:
+    alike = (("n1", 1), ("n1", 2), ("n2", 4))
+    failed = Outcome("failed", 1, message="rank 0 on n1 failed first", alike=alike)
+    rows = outcome_rows(failed, tmp_path, brief=False)
+    assert "  the same on 3 more ranks: 1-2 on n1, 4 on n2" in rows
 
 
 def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_long_path_and_name_are_shortened() -> None:
 
 def test_nothing_in_a_name_disturbs_the_terminal() -> None:
     text = page(fold({"n": {"0": [process([("a\x1b[2J.py", 1, "f\r\n")])]}}))
-    assert text == "rank 0 on n\n    f??  a?[2J.py:1"
+    assert text == "rank 0 on n\n    f\\r\\n  a\\u001b[2J.py:1"
 
 
 def test_nothing_running_is_said() -> None:

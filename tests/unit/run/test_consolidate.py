@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dslaunch.deepspeed.checkpoint import Checkpoint, Header
+from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.errors import DslaunchError, PreflightError, ToolMissingError
 from dslaunch.launch.command import Command
+from dslaunch.protocol import checkpoints as protocol
 from dslaunch.run import consolidate
 
 
@@ -19,7 +20,7 @@ class Room:
     name = "node1"
 
     def __init__(self, memory: int, free: int) -> None:
-        self.said = {"memory": memory, "free": free, "path": "/out"}
+        self.said = protocol.Room(memory=memory, free=free, path="/out")
 
     def ask(self, operation: str, path: str, **more: Any) -> Future[Any]:
         answer: Future[Any] = Future()
@@ -28,7 +29,7 @@ class Room:
 
 
 def of(params: int | None) -> Checkpoint:
-    return Checkpoint(".", "t", Header(stage=2, world=1, params=params), {})
+    return Checkpoint(".", "t", protocol.Header(stage=2, world=1, params=params), {})
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,35 @@ def test_what_the_converter_prints_is_passed_on_and_its_last_words_are_told() ->
     with pytest.raises(DslaunchError, match="ended with 3: bad shard"):
         consolidate.convert_here(Command(("sh", "-c", "echo bad shard; exit 3")), said.append)
     assert said == ["bad shard"]
-    with pytest.raises(ToolMissingError, match="/no/python: No such file"):
+    with pytest.raises(ToolMissingError, match="/no/python: no such program"):
         consolidate.convert_here(Command(("/no/python",)), said.append)
 
 
 def test_the_converter_is_deepspeeds_own() -> None:
-    made = consolidate.command("python3", "/in", "/out", "step5", safetensors=True)
-    assert made.argv[:5] == (
-        *("python3", "-W", "ignore::RuntimeWarning:runpy", "-m"),
-        "deepspeed.utils.zero_to_fp32",
-    )
-    assert made.argv[5:] == ("/in", "/out", "--tag", "step5", "--safe_serialization")
+    made = consolidate.command("python3", "/in", "/out", "step5", safetensors=True, trust=False)
+    assert made.argv[0] == "python3"
+    assert "deepspeed.utils.zero_to_fp32" in str(made.argv[4])
+    assert made.argv[6:] == ("/in", "/out", "--tag=step5", "--safe_serialization")
+
+
+def test_the_converter_may_load_everything_only_when_it_is_told_so() -> None:
+    def names(*, trust: bool) -> object:
+        return consolidate.command("p", "/in", "/out", "t", safetensors=False, trust=trust).argv[5]
+
+    assert names(trust=True) == ""
+    assert "deepspeed.runtime.zero.config.ZeroStageEnum" in str(names(trust=False)).split(",")
+
+
+def test_the_converter_starts_without_the_callers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_marker")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    said: list[str] = []
+    consolidate.convert_here(Command(("env",)), said.append)
+    assert "OMP_NUM_THREADS=3" in said
+    assert "hf_marker" not in "".join(said)
+
+
+def test_a_line_without_an_end_is_passed_on_in_pieces() -> None:
+    said: list[str] = []
+    consolidate.convert_here(Command(("head", "-c", "300000", "/dev/zero")), said.append)
+    assert [len(line) for line in said] == [65536, 65536, 65536, 65536, 37856]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from pathlib import Path
 
@@ -11,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dslaunch.protocol.messages import Evidence
 from dslaunch.run.endings import describe, diagnose, error_message, last_exception
 from dslaunch.run.known_endings import KNOWN
 
 RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
 CAUSES = [(each["line"], each["what"], each["advice"]) for each in RECORDED["cause"]]
+TEXTS = tomllib.loads(Path(__file__).with_name("recorded_endings.toml").read_text())
+SOUND = Path(__file__).with_name("sound.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("line", RECORDED["victims"])
@@ -31,10 +33,36 @@ def test_a_known_ending_says_what_it_is_and_what_to_do(line: str, what: str, adv
     assert advice in (found.advice or "")
 
 
-def test_every_known_ending_is_in_these_tests() -> None:
-    lines = [*RECORDED["victims"], *RECORDED["others"], *(line for line, _, _ in CAUSES)]
-    missing = [k.pattern for k in KNOWN if not any(re.search(k.pattern, e) for e in lines)]
-    assert missing == []
+@pytest.mark.parametrize("code", TEXTS)
+def test_a_recorded_text_is_known_by_its_code(code: str) -> None:
+    found = diagnose(["step 7 loss 2.31", *TEXTS[code]["text"].strip("\n").splitlines()])
+    assert found.code == code
+    assert found.what
+    assert found.advice
+
+
+def test_every_known_ending_has_a_code_a_source_and_a_recorded_text() -> None:
+    assert len({known.code for known in KNOWN}) == len(KNOWN) == len(TEXTS)
+    assert {known.code for known in KNOWN} == set(TEXTS)
+    assert all(known.source for known in KNOWN)
+    assert all(each["source"] for each in TEXTS.values())
+
+
+@pytest.mark.parametrize("line", SOUND)
+def test_a_line_of_a_sound_training_is_no_ending(line: str) -> None:
+    assert diagnose([line]).code is None
+
+
+def test_an_unknown_exception_gets_no_reason_from_a_sound_log_before_it() -> None:
+    found = diagnose([*SOUND, "ValueError: bad batch", *SOUND])
+    assert (found.code, found.what) == (None, "ValueError: bad batch")
+
+
+def test_the_special_line_of_an_exception_decides_over_its_general_first_line() -> None:
+    lines = ["RuntimeError: NCCL error in: x.cpp:1, unhandled system error", "Last error:"]
+    more = "socketStartConnect: Connect to 127.0.1.1<45069> failed : Connection refused"
+    assert diagnose(lines).code == "nccl-system"
+    assert diagnose([*lines, more]).code == "nccl-loopback"
 
 
 def test_an_exception_that_is_not_known_is_told_as_it_is() -> None:
@@ -52,11 +80,11 @@ def test_words_that_only_look_like_an_exception_are_none() -> None:
 
 
 def test_the_nodes_evidence_comes_before_what_was_written() -> None:
-    oom = {"oom": "its cgroup's oom_kill count went from 0 to 1", "signal": 9}
+    oom = Evidence(oom="its cgroup's oom_kill count went from 0 to 1", signal=9)
     assert "want of memory" in (diagnose(["ValueError: x"], oom).what or "")
-    assert diagnose([], {"full": ["/tmp"]}).what == "no space is left in /tmp"
-    assert diagnose([], {"signal": 7, "shm_free": 0}).what == "/dev/shm is full"
-    assert diagnose([], {"signal": 11, "shm_free": 0}).what is None
+    assert diagnose([], Evidence(full=("/tmp",))).what == "no space is left in /tmp"
+    assert diagnose([], Evidence(signal=7, shm_free=0)).what == "/dev/shm is full"
+    assert diagnose([], Evidence(signal=11, shm_free=0)).what is None
 
 
 def test_a_guess_gives_way_to_what_the_kernel_said() -> None:
@@ -66,13 +94,17 @@ def test_a_guess_gives_way_to_what_the_kernel_said() -> None:
 
 def test_torchs_error_file_gives_the_exception() -> None:
     text = json.dumps({"message": {"message": "ValueError: bad batch", "extraInfo": {}}})
-    assert diagnose([], {"error_file": text}).what == "ValueError: bad batch"
+    assert diagnose([], Evidence(error_file=text)).what == "ValueError: bad batch"
     assert error_message(json.dumps({"message": "Signal 9"})) == "Signal 9"
 
 
 @given(st.text() | st.sampled_from(['{"message": {}}', '{"message": 3}', "[]", "null", '{"mes']))
 def test_a_broken_error_file_is_none(text: str) -> None:
     assert error_message(text) is None
+
+
+def test_an_error_file_that_nests_without_end_is_none() -> None:
+    assert error_message("[" * 100_000) is None
 
 
 @given(st.lists(st.text()))

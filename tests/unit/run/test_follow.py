@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from dslaunch.node import frames
+from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
 from dslaunch.run import follow
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import read_kept, replay
@@ -72,12 +72,15 @@ class Node:
     host: str
     offset: float
     kept: bytes
+    ranks: range = range(2)
 
-    def ask(self, journal: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def ask(self, questions: Questions) -> Future[Answers]:
+        journal = questions[JOURNAL]
         start = journal["position"]
         data = base64.b64encode(self.kept[start : start + journal["most"]]).decode()
-        answer: Future[dict[str, Any]] = Future()
-        answer.set_result({"journal": {"value": {"data": data, "size": len(self.kept)}}})
+        piece = {"data": data, "size": len(self.kept)}
+        answer: Future[Answers] = Future()
+        answer.set_result(parse_answers(self.host, questions, {"journal": {"value": piece}}))
         return answer
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.node.redact import Redactor
-from dslaunch.run.lines import LONGEST, Lines, printable, without_colour
+from dslaunch.run.lines import LONGEST, Lines, printable
+from dslaunch.terminal import without_color
 
 
 def split(*pieces: bytes, now: float = 0.0) -> list[bytes]:
@@ -68,25 +68,5 @@ def test_control_characters_do_not_reach_the_terminal(raw: bytes, shown: str) ->
 
 @given(st.binary())
 def test_whatever_a_rank_writes_only_colours_are_left(data: bytes) -> None:
-    text = without_colour(printable(data))
+    text = without_color(printable(data))
     assert not any((c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f" for c in text)
-
-
-@given(st.text(min_size=3, max_size=12), st.binary(), st.binary(), st.integers(1, 7))
-def test_a_secret_never_passes_however_it_is_cut(
-    secret: str, before: bytes, after: bytes, size: int
-) -> None:
-    redactor = Redactor((secret,))
-    data = before + secret.encode(errors="surrogatepass") + after
-    pieces = [data[i : i + size] for i in range(0, len(data), size)]
-    out = b"".join(map(redactor.feed, pieces)) + redactor.rest()
-    assert secret.encode() not in out or secret.encode() in b"***"
-
-
-def test_without_secrets_nothing_is_held_back() -> None:
-    assert Redactor(()).feed(b"anything") == b"anything"
-
-
-def test_text_that_only_begins_like_a_secret_comes_whole() -> None:
-    redactor = Redactor(("hunter2",))
-    assert redactor.feed(b"hunt") + redactor.feed(b"ing") + redactor.rest() == b"hunting"

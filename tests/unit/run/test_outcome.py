@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dslaunch.run.endings import describe, exit_code
@@ -119,6 +121,50 @@ def test_a_victim_that_was_seen_first_is_not_the_cause() -> None:
     assert outcome.cause is not None
     assert outcome.cause.rank == 1
     assert outcome.victims == ("rank 0 on n1: gloo lost its connection to another rank",)
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+def test_equal_reasons_on_several_ranks_are_one_cause_and_no_consequence() -> None:
+    ranks = [exits(4 + rank / 10, rank, 1) for rank in range(3)]
+    lines = {("n1", 0): [OOM], ("n1", 1): [f"{OOM} on GPU 1"], ("n1", 2): [CLOSED]}
+    outcome = judge(History(ranks, 4.3), last_lines=lines)
+    assert outcome.cause is not None
+    assert outcome.cause.rank == 0
+    assert outcome.alike == (("n1", 1),)
+    assert outcome.victims == ("rank 2 on n1: gloo lost its connection to another rank",)
+
+
+def test_equal_unknown_exceptions_are_one_cause_and_different_ones_are_not() -> None:
+    ranks = [exits(4 + rank / 10, rank, 1) for rank in range(3)]
+    said = ["ValueError: bad batch", "ValueError: bad batch", "KeyError: 3"]
+    lines = {("n1", rank): [text] for rank, text in enumerate(said)}
+    assert judge(History(ranks, 4.3), last_lines=lines).alike == (("n1", 1),)
+
+
+def test_ranks_that_exit_with_1_and_say_nothing_are_not_called_alike() -> None:
+    history = History([exits(4.0, 0, 1), exits(4.1, 1, 1)], 4.1)
+    assert judge(history, last_lines={}).alike == ()
+
+
+def test_killed_ranks_are_alike_by_their_signal() -> None:
+    history = History([exits(4.0, 0, None, 9), exits(4.1, 1, None, 9)], 4.1)
+    assert judge(history, last_lines={}).alike == (("n1", 1),)
+
+
+def test_a_killed_rank_whose_config_offloads_hears_about_the_nodes_memory() -> None:
+    history = History([exits(4.0, 0, None, 9)], 4.0, offloads=True)
+    outcome = judge(history, last_lines={})
+    assert "the node's memory" in (outcome.what or "")
+    assert "dslaunch estimate" in (outcome.hint or "")
+    assert judge(replace(history, offloads=False), last_lines={}).hint is None
+
+
+def test_a_rank_that_said_why_keeps_its_reason_although_its_config_offloads() -> None:
+    history = History([exits(4.0, 0, 1)], 4.0, offloads=True)
+    outcome = judge(history, last_lines={("n1", 0): [OOM]})
+    assert outcome.what == "the GPU has too little memory"
 
 
 def test_among_victims_alone_the_first_is_named() -> None:

@@ -26,9 +26,17 @@ def transfers(source: Path, target: Path, place: Any, onto: Any = None) -> list[
     found = []
     for path in sorted(source.iterdir()):
         about = path.stat()
-        to = str(target / path.name)
         found.append(
-            Transfer(place, str(path), onto or place, to, about.st_size, about.st_mtime_ns)
+            Transfer(
+                source=place,
+                source_directory=str(source),
+                target=onto or place,
+                target_directory=str(target),
+                path=path.name,
+                size=about.st_size,
+                mtime=about.st_mtime_ns,
+                mode=about.st_mode & 0o777,
+            )
         )
     return found
 

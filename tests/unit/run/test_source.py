@@ -8,7 +8,7 @@ import pytest
 from dslaunch.errors import PlanError
 from dslaunch.launch.job import Job
 from dslaunch.run import source as sources
-from dslaunch.run.source import archive, find_source, walk
+from dslaunch.run.source import archive, find_source, script_imports, walk
 
 
 @pytest.fixture
@@ -61,6 +61,30 @@ def test_a_script_that_is_not_here_is_looked_for_on_the_nodes(project: Path) -> 
 
 def test_a_program_of_the_nodes_has_no_source(project: Path) -> None:
     assert find_source(Job("nvidia-smi", kind="command"), project, "/w") is None
+
+
+@pytest.mark.parametrize("program", ["/bin/echo", "../outside", ".venv/bin/accelerate", "bash"])
+def test_programs_of_the_system_and_of_environments_are_the_nodes_own(
+    project: Path, program: str
+) -> None:
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/bin/accelerate").write_text("#!/bin/sh")
+    assert find_source(Job(program, kind="command"), project, "/w") is None
+
+
+def test_a_program_of_the_job_that_is_not_here_is_looked_for_on_the_nodes(project: Path) -> None:
+    source = find_source(Job("./nope.sh", kind="command"), project, "/w")
+    assert source is not None
+    assert (source.script, source.digests, source.same) == ("nope.sh", (), False)
+
+
+@pytest.mark.parametrize(
+    ("module", "needed"), [("nope.train", ("nope",)), ("lib.missing", ()), ("lib.a", ())]
+)
+def test_a_module_that_does_not_come_with_the_job_must_be_on_the_nodes(
+    project: Path, module: str, needed: tuple[str, ...]
+) -> None:
+    assert script_imports(Job(module, kind="module"), project).certain == needed
 
 
 def test_a_module_brings_the_working_directory(project: Path) -> None:

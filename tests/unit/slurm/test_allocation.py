@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -13,33 +12,15 @@ from dslaunch.slurm.allocation import (
     Given,
     bare_cluster,
     file_of,
-    from_partition,
-    from_sinfo,
     given,
     gpu_indexes,
-    gpus_of,
     in_allocation,
-    partition_file,
     seen_by_steps,
-    usable,
 )
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import allocated, by_steps, partition
+from dslaunch.slurm.inquiry import allocated, by_steps
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
-ONE_LINE = (
-    "NodeName=worker-1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=4 Gres=gpu:a100:4(S:0-1) "
-    "OS=Linux 7.0.0-22-generic #22-Ubuntu SMP  State=ALLOCATED Partitions=main,wrk-1  \n"
-    "NodeName=worker-2 Gres=gpu:a100:8 State=IDLE+DRAIN Partitions=main Reason=bad [root@x]\n"
-    "NodeName=worker-3 Gres=(null) State=IDLE Partitions=other\n"
-)
-MANY_LINES = """NodeName=dev-68 Arch=x86_64 CoresPerSocket=1
-   Gres=gpu:nvidia-rtx-3090:1
-   NodeAddr=dev-68 NodeHostName=dev-68 Version=24.05.0-0rc1
-   State=IDLE ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
-   Partitions=compute100
-
-"""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +58,12 @@ def test_outside_of_an_allocation_it_is_said() -> None:
 def test_the_very_gpus_are_known_from_scontrol() -> None:
     detail = "JobId=1\n     Nodes=n[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:2-3)\n"
     assert gpu_indexes(detail) == {"n1": (2, 3), "n2": (2, 3)}
-    assert given(NODES, detail)[0] == Given("n1", (2, 3))
+    assert given(NODES, detail)[0] == Given("n1", (2, 3), gpus=2)
+
+
+def test_gpus_of_several_types_are_counted_together() -> None:
+    detail = "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:5),nic:1(IDX:7)\n"
+    assert gpu_indexes(detail) == {"n1": (0, 3, 5)}
 
 
 def test_a_node_of_the_file_keeps_its_settings_and_another_is_like_the_first() -> None:
@@ -97,54 +83,6 @@ def test_an_allocation_without_slots_is_no_cluster() -> None:
         bare_cluster((Given("n1", None), Given("n2", None)))
 
 
-def test_a_partition_is_its_nodes_that_get_jobs() -> None:
-    found = from_partition(ONE_LINE, "main")
-    assert found.nodes == (("worker-1", 4),)
-    assert found.notes == ("left out, since they get no jobs now: worker-2", "GPUs by name: a100")
-
-
-def test_nodes_of_many_lines_are_read_too() -> None:
-    assert from_partition(MANY_LINES, "compute100").nodes == (("dev-68", 1),)
-
-
-def test_a_node_that_sinfo_lists_twice_is_one() -> None:
-    text = "a1|gpu:8|idle\na1|gpu:8|mixed\na2|(null)|down*\n"
-    assert from_sinfo(text, "gpu").nodes == (("a1", 8),)
-
-
-def test_a_partition_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="partition nope: it has no nodes"):
-        from_partition(ONE_LINE, "nope")
-    with pytest.raises(UsageError, match="all of its nodes are down or drained: worker-2"):
-        from_partition(ONE_LINE.splitlines()[1], "main")
-
-
-@pytest.mark.parametrize(
-    ("state", "good"),
-    [
-        ("IDLE", True), ("MIXED", True), ("ALLOCATED+CLOUD", True), ("idle*", False),
-        ("IDLE+DRAIN", False), ("down", False), ("drained", False), ("IDLE~", True),
-        ("mixed-", True), ("MAINT", False),
-    ],
-)  # fmt: skip
-def test_a_state_says_whether_a_node_gets_jobs(state: str, good: bool) -> None:
-    assert usable(state) is good
-
-
-@pytest.mark.parametrize(
-    ("gres", "count"),
-    [("gpu:8", 8), ("gpu:gen:8(S:0-1)", 8), ("gpu:a:4,gpu:b:2,mps:200", 6), ("(null)", 0)],
-)
-def test_gpus_are_counted(gres: str, count: int) -> None:
-    assert gpus_of(gres) == count
-
-
-def test_the_file_of_a_partition_loads(tmp_path: Path) -> None:
-    cluster = parse_cluster(partition_file(from_partition(ONE_LINE, "main"), "main"), "c.yaml")
-    assert dict(cluster.slurm.options) == {"partition": "main"}
-    assert cluster.nodes[0].slots == (0, 1, 2, 3)
-
-
 def answering(environ: dict[str, str], **answers: Done) -> Client:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         if argv[0] not in answers:
@@ -154,11 +92,9 @@ def answering(environ: dict[str, str], **answers: Done) -> Client:
     return Client(environ, run)
 
 
-def test_without_scontrol_sinfo_is_asked_and_the_gpus_are_counted() -> None:
+def test_without_scontrol_the_gpus_are_counted() -> None:
     client = answering(NODES | {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2"})
     assert allocated(client, None).nodes[1].slots == (0, 1)
-    client = answering({}, sinfo=Done(0, "a1|gpu:8|idle\n", ""))
-    assert partition(client, "gpu").nodes == (("a1", 8),)
 
 
 def test_a_step_says_which_gpus_it_sees() -> None:
@@ -188,6 +124,38 @@ def test_one_step_per_component_asks_all_its_nodes() -> None:
     ]
 
 
+def test_steps_request_the_gpus_of_the_job() -> None:
+    asked: list[list[str]] = []
+
+    def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        asked.append([word for word in argv if word.startswith(("--nodelist", "--gpus", "--gres"))])
+        return Done(0, "n1=0,1\nn2=0,1\n", "")
+
+    cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
+    environ = NODES | {"SLURM_JOB_ID": "7"}
+    even = in_allocation(cluster, (Given("n1", (0, 1), 2), Given("n2", (0, 1), 2)))
+    by_steps(Client(environ, run), even)
+    assert asked == [["--nodelist=n1,n2", "--gres=gpu:2"]]
+    asked.clear()
+    uneven = in_allocation(cluster, (Given("n1", (0, 1), 2), Given("n2", (0,), 1)))
+    with pytest.raises(DslaunchError, match="n2: a step gets 2 of the 1 GPUs"):
+        by_steps(Client(environ, run), uneven)
+    assert asked == [["--nodelist=n1", "--gpus=2"], ["--nodelist=n2", "--gpus=1"]]
+
+
+def test_a_step_with_fewer_gpus_than_the_job_is_an_error_with_both_numbers() -> None:
+    def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        if any(word.startswith("--gres") for word in argv):
+            return Done(1, "", "srun: error: Invalid generic resource (gres) specification")
+        return Done(0, "n1=0\nn2=0\n", "")
+
+    cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
+    four = in_allocation(cluster, (Given("n1", (0, 1), 4), Given("n2", (0, 1), 4)))
+    client = Client(NODES | {"SLURM_JOB_ID": "7"}, run)
+    with pytest.raises(DslaunchError, match=r"n\[1-2\]: a step gets 1 of the 4 GPUs"):
+        by_steps(client, four)
+
+
 def test_where_no_step_can_start_sruns_reason_is_told() -> None:
     client = answering(NODES | {"SLURM_JOB_ID": "7"}, srun=Done(1, "", "srun: error: no\n"))
     with pytest.raises(DslaunchError, match="no step can be started in job 7: srun: error: no"):
@@ -205,9 +173,3 @@ def test_a_file_with_the_allocations_nodes_can_be_read_later() -> None:
     assert again == cluster
     bare = bare_cluster((Given("n1", (0, 1)),))
     assert parse_cluster(file_of(bare, ""), "again.yaml") == bare
-
-
-def test_a_partition_that_sinfo_does_not_know_is_told() -> None:
-    client = answering({}, sinfo=Done(1, "", "sinfo: error: no such thing\n"))
-    with pytest.raises(UsageError, match="partition gpu: no such thing"):
-        partition(client, "gpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, DownError
+from dslaunch.slurm.client import Client
+from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.follow import Following, state_words
-from dslaunch.slurm.job import judge
+from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
-from dslaunch.slurm.states import JobInfo, parse_job
+from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.verdict import Ending
 
 TWO_BY_TWO = Layout(((2, 2),), direct=False)
 HOSTS = ("a", "b")
@@ -99,7 +102,7 @@ class Scripted(Client):
 
     __slots__ = ("answers",)
 
-    def jobs(self, number: str) -> tuple[JobInfo, ...]:
+    def jobs(self, job: JobId) -> tuple[JobInfo, ...]:
         answer = next(self.answers)
         if isinstance(answer, DslaunchError):
             raise answer
@@ -108,7 +111,7 @@ class Scripted(Client):
 
 def following(client: Client, layout: Layout = TWO_BY_TWO) -> tuple[Following, Seen, list[str]]:
     screen, told = Seen(), []
-    return Following(client, "12", layout, Watch(screen), told.append), screen, told
+    return Following(client, JobId("12"), layout, Watch(screen), told.append), screen, told
 
 
 def seconds() -> itertools.count[float]:
@@ -131,15 +134,58 @@ def test_a_job_is_followed_from_the_queue_to_its_end(tmp_path: Path) -> None:
     ]
 
 
-def test_a_controller_that_is_down_is_asked_again_and_said_once() -> None:
-    down = DownError("SLURM's controller does not answer")
-    job, _, told = following(Scripted(down, down, [JobInfo("12", "COMPLETED", code=0)]))
+def test_a_standard_error_of_its_own_is_read_and_followed(tmp_path: Path) -> None:
+    out, err = tmp_path / "12.out", tmp_path / "12.err"
+    out.write_bytes(b"0: step 1\n")
+    err.write_bytes(b"2: ValueError: no data\nsrun: error: b: task 2: Exited with exit code 7\n")
+    ended = JobInfo("12", "FAILED", code=7, nodes="a,b", output=str(out), error=str(err))
+    running = replace(ended, state="RUNNING", code=None)
+    job, screen, _ = following(Scripted([running], [ended]), Layout(((2, 2),), direct=True))
     clock = seconds()
+    assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) == (ended,)
+    assert ("a", 0, "step 1") in screen.lines
+    assert ("b", 2, "ValueError: no data") in screen.lines
+    cause = job.watch.outcome().cause
+    assert cause is not None
+    assert (cause.host, cause.rank, cause.code) == ("b", 2, 7)
+
+
+def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None:
+    away, busy = UnknownNow(Failure.NO_CONTACT), UnknownNow(Failure.BUSY)
+    ended = [JobInfo("12", "COMPLETED", code=0)]
+    job, _, told = following(Scripted(away, away, busy, busy, ended))
+    clock = itertools.count(0.0, 20.0)  # simulated seconds, at each look
     assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) is not None
-    assert told == [
-        "SLURM's controller does not answer; the job does not mind, asking again",
-        "SLURM's controller answers again",
-    ]
+    assert len(told) == 3
+    assert told[0].startswith(away.message)
+    assert told[1].startswith(busy.message)
+    assert told[2] == "SLURM answers again"
+    assert job.unknown is None
+
+
+@pytest.mark.parametrize("code", list(Failure))
+def test_no_failure_ends_a_job_however_long_it_lasts(code: Failure) -> None:
+    running = [JobInfo("12", "RUNNING", nodes="a")]
+    job, _, _ = following(Scripted(running, *([UnknownNow(code)] * 50)))
+    for _ in range(50):
+        job.ask()
+        assert not job.over
+    assert job.unknown is code
+    assert job.pace.failures == 49
+
+
+def test_a_job_that_was_requeued_is_noted_so_that_it_is_recognized_later() -> None:
+    first = JobInfo("12", "RUNNING", submitted=100)
+    again = JobInfo("12", "PENDING", submitted=200, restarts=1)
+    job, _, _ = following(Scripted([first], [again]))
+    noted: list[JobId] = []
+    job.note = noted.append
+    job.ask()
+    job.ask()
+    job.ask()
+    assert [(seen.submitted, seen.restarts, seen.earlier) for seen in noted] == [
+        (100, 0, ()), (200, 1, (100,)),
+    ]  # fmt: skip
 
 
 def test_a_job_that_slurm_forgot_is_over() -> None:
@@ -147,76 +193,13 @@ def test_a_job_that_slurm_forgot_is_over() -> None:
     clock = seconds()
     ended = job.to_the_end(until=lambda: False, clock=lambda: next(clock))
     assert ended is not None
-    outcome = judge(ended, job.watch)
-    assert outcome.message == "job 12 is not known to SLURM any more"
+    (verdict,) = job.verdicts({}, own_uid=0)
+    assert verdict.code is Ending.GONE
 
 
 def test_who_has_seen_enough_leaves() -> None:
     job, _, _ = following(Scripted([JobInfo("12", "RUNNING")]))
     assert job.to_the_end(until=lambda: True) is None
-
-
-def test_the_first_rank_that_failed_is_the_cause() -> None:
-    watch = Watch(Seen())
-    layout = Layout(((2, 2),), direct=True)
-    for line in (
-        "srun: error: b: task 3: Exited with exit code 7",
-        "srun: error: a: task 0: Killed",
-    ):
-        for event in task_ends(line, layout, 1.0 if "7" in line else 2.0):
-            watch.happened(event)
-    outcome = judge((JobInfo("12", "FAILED", code=143),), watch)
-    assert outcome.exit_code == 7
-    assert "rank 3 on b failed first: exit code 7" in outcome.message
-
-
-@pytest.mark.parametrize(
-    ("state", "words", "status"),
-    [
-        ("TIMEOUT", "reached its time limit", "failed"),
-        ("NODE_FAIL", "lost a node", "failed"),
-        ("OUT_OF_MEMORY", "was killed for its memory", "failed"),
-        ("PREEMPTED", "had to make room", "failed"),
-        ("CANCELLED", "was cancelled", "interrupted"),
-        ("COMPLETED", "ended well", "ok"),
-    ],
-)
-def test_every_ending_has_words(state: str, words: str, status: str) -> None:
-    outcome = judge((JobInfo("12", state),), Watch(Seen()))
-    assert words in outcome.message
-    assert outcome.status == status
-
-
-OUT_OF_MEMORY = (
-    "JobId=12 JobName=train JobState=OUT_OF_MEMORY Reason=OutOfMemory Requeue=0 Restarts=0 "
-    "ExitCode=0:125 NodeList=node1 BatchHost=node1"
-)
-"""Made after what SLURM tells where cgroups hold a job to its memory; only there is such a state,
-and the tests' machines have no cgroup of their own. SIG_OOM is 253, of which 125 is left
-(slurm.h)."""
-NEVER = (
-    "JobId=12 JobName=train JobState=CANCELLED Reason=DependencyNeverSatisfied "
-    "Dependency=afterok:1(failed) Requeue=0 Restarts=0 ExitCode=0:0 NodeList= NumNodes=2"
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "code", "message"),
-    [
-        (OUT_OF_MEMORY, 137, "job 12 was killed for its memory"),
-        (NEVER, 1, "job 12 never started: the job that it depends on ended otherwise "
-         "(DependencyNeverSatisfied)"),
-    ],
-)  # fmt: skip
-def test_an_ending_that_slurm_tells_has_its_exit_code(said: str, code: int, message: str) -> None:
-    outcome = judge((parse_job(said),), Watch(Seen()))
-    assert (outcome.status, outcome.exit_code) == ("failed", code)
-    assert outcome.message == message
-
-
-def test_a_lost_node_is_named() -> None:
-    outcome = judge((JobInfo("12", "NODE_FAIL", nodes="a[1-2]"),), Watch(Seen()), "a2")
-    assert outcome.message == "job 12 lost a node of a[1-2]: a2 is down"
 
 
 def test_a_job_that_made_room_and_waits_again_says_so(tmp_path: Path) -> None:
@@ -228,17 +211,107 @@ def test_a_job_that_made_room_and_waits_again_says_so(tmp_path: Path) -> None:
     job, _, told = following(Scripted([running], [again], [ended]))
     clock = seconds()
     job.to_the_end(until=lambda: False, clock=lambda: next(clock))
-    assert told[1] == "job 12 had to make room for another job, and goes back into the queue"
-
-
-def test_of_an_array_the_worst_task_counts() -> None:
-    tasks = (
-        JobInfo("12", "COMPLETED", code=0, array="12", task="0"),
-        JobInfo("13", "FAILED", code=4, array="12", task="1"),
-    )
-    outcome = judge(tasks, Watch(Seen()))
-    assert (outcome.exit_code, outcome.message) == (4, "job 12_1 failed: exit code 4")
+    assert told[1] == "job 12 was preempted by another job, and goes back into the queue"
 
 
 def test_a_start_after_a_requeue_is_counted() -> None:
     assert state_words(JobInfo("12", "RUNNING", nodes="a", restarts=1)).endswith("on a, start 2")
+
+
+def test_a_requeued_job_fails_by_its_last_start_alone(tmp_path: Path) -> None:
+    out = tmp_path / "train-12.out"
+    out.write_text(
+        "dslaunch: job 12, start 1 on a\n"
+        "srun: error: a: task 0: Exited with exit code 3\n"
+        "slurmstepd-a: error: *** JOB 12 ON a CANCELLED AT x DUE TO JOB REQUEUE ***\n"
+        "dslaunch: job 12, start 2 on a\n"
+        "srun: error: b: task 1: Exited with exit code 7\n"
+    )
+    ended = JobInfo("12", "FAILED", code=143, restarts=1, nodes="a,b", output=str(out))
+    job, _, _ = following(Scripted([ended]), Layout(((2, 1),), direct=True))
+    job.catch_up()
+    (verdict,) = job.verdicts({}, own_uid=0)
+    assert (verdict.code, verdict.exit_code, verdict.start) == (Ending.FAILED, 7, 2)
+    assert verdict.root is not None
+    assert verdict.root.cause is not None
+    assert (verdict.root.cause.host, verdict.root.cause.rank) == ("b", 1)
+    assert verdict.root.victims == ()
+
+
+def test_lines_that_come_before_slurm_names_the_nodes_have_their_nodes(tmp_path: Path) -> None:
+    out = tmp_path / "train-12.out"
+    out.write_text("dslaunch: job 12, start 1 on a,b\n1: ValueError: no data\n")
+    waiting = JobInfo("12", "PENDING", restarts=1, output=str(out))
+    job, screen, _ = following(Scripted([waiting]), Layout(((2, 1),), direct=True))
+    job.catch_up()
+    assert ("b", 1, "ValueError: no data") in screen.lines
+
+
+def test_each_task_of_an_array_has_its_own_lines_and_root_cause(tmp_path: Path) -> None:
+    tasks = []
+    for task, code in ((0, 0), (1, 3)):
+        out = tmp_path / f"train-12_{task}.out"
+        said = f"0: task {task}\n"
+        said += f"srun: error: a: task 0: Exited with exit code {code}\n" if code else ""
+        out.write_text(said)
+        state = "FAILED" if code else "COMPLETED"
+        tasks.append(JobInfo(
+            str(12 + task), state, code=code, nodes="a", output=str(out), array="12",
+            task=str(task),
+        ))  # fmt: skip
+    screen = Tasks()
+    layout = Layout(((1, 1),), direct=True)
+    job = Following(Scripted(tasks), JobId("12"), layout, Watch(screen), lambda words: None)
+    job.catch_up()
+    assert ("12_0", "a", 0, "task 0") in screen.lines
+    assert ("12_1", "a", 0, "task 1") in screen.lines
+    first, second = job.verdicts({}, own_uid=0)
+    assert (first.code, first.root, second.code) == (Ending.SUCCEEDED, None, Ending.FAILED)
+    assert second.exit_code == 3
+
+
+class Tasks:
+    """A screen that remembers lines with the task that they are of."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, int | None, str]] = []
+
+    def line(self, line: Line) -> None:
+        self.lines.append((line.task, line.host, line.rank, line.text))
+
+    def event(self, event: Event) -> None:
+        """Not looked at."""
+
+
+class Forgetful(Scripted):
+    """A client whose controller forgets tasks that its accounting still has."""
+
+    __slots__ = ()
+
+    def starts(self, job: JobId) -> tuple[JobInfo, ...]:
+        return (
+            JobInfo("12", "COMPLETED", code=0, array="12", task="0"),
+            JobInfo("13", "FAILED", code=4, array="12", task="1"),
+        )
+
+
+def test_a_task_that_the_controller_forgot_is_asked_of_accounting() -> None:
+    running = JobInfo("13", "RUNNING", nodes="a", array="12", task="1")
+    last = JobInfo("12", "COMPLETED", code=0, array="12", task="0")
+    job, _, _ = following(Forgetful([replace(last, state="RUNNING"), running], [last]))
+    clock = seconds()
+    assert job.to_the_end(until=lambda: False, clock=lambda: next(clock)) is not None
+    ends = {verdict.task: verdict.code for verdict in job.verdicts({}, own_uid=0)}
+    assert ends == {"12_0": Ending.SUCCEEDED, "12_1": Ending.FAILED}
+
+
+def test_an_output_that_is_not_here_is_not_sought_in_a_job_of_the_number_here() -> None:
+    """srun knows the jobs of its own cluster."""
+    running = JobInfo("12", "RUNNING", cluster="other", nodes="a", batch_host="a", output="/no/x")
+    job, _, told = following(Scripted([running]))
+    job.ask()
+    stream = job.streams["/no/x"]
+    stream.since = -100.0
+    job.ask()
+    assert stream.far is None
+    assert told == ["job 12 runs on a"]

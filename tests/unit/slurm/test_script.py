@@ -17,15 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.cluster.model import Slurm
+from dslaunch.cluster.model import Allocation, Slurm
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import PlanError
+from dslaunch.errors import ConfigError, PlanError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import RUN_DIRECTORY, File
+from dslaunch.render.batch import Batch, Origin, grouped
+from dslaunch.render.directives import directives
 from dslaunch.render.launch import Launch
 from dslaunch.render.node_text import STEPS
-from dslaunch.render.sbatch import Batch, directives, grouped, notes, sbatch
+from dslaunch.render.sbatch import notes, sbatch
 
 SRUN = """#!/bin/bash
 until [ "$1" = bash ]; do shift; done
@@ -76,7 +78,8 @@ def stage(tmp_path: Path) -> Path:
 def environment(stage: Path, tasks: int, **more: str) -> dict[str, str]:
     return {
         **os.environ, "PATH": f"{stage}:{os.environ['PATH']}", "WITNESS": str(stage / "seen"),
-        "SLURM_JOB_ID": "12", "SLURM_NNODES": "2", "SLURMD_NODENAME": "n1", "TASKS": str(tasks),
+        "SLURM_JOB_ID": "12", "SLURM_NNODES": "2", "SLURMD_NODENAME": "n1",
+        "SLURM_JOB_NODELIST": "n[1-2]", "TASKS": str(tasks),
     } | more  # fmt: skip
 
 
@@ -142,7 +145,8 @@ def test_deepspeeds_map_counts_every_node_and_names_its_own_gpus(stage: Path) ->
     (stage / "python3").write_text((stage / "witness").read_text())
     (stage / "python3").chmod(stat.S_IRWXU)
     seen = played(stage, sbatch(batch("deepspeed")), 1)
-    maps = [next(a for a in argv if a.startswith("--world_info=")) for argv, _ in seen]
+    maps = [a for argv, _ in seen for a in argv if a.startswith("--world_info=")]
+    assert len(maps) == 2
     world = json.loads(base64.urlsafe_b64decode(maps[0].partition("=")[2]))
     assert world == {"0": [0, 1], "1": [0, 1]}
 
@@ -159,7 +163,7 @@ def test_a_file_for_every_node_is_made_there_and_removed(stage: Path) -> None:
         ["bash"], input=script, env=environment(stage, 1), text=True, capture_output=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("dslaunch")]
     assert [line.partition(" ")[2] for line in lines] == [file.text.strip()] * 2
     assert not any(Path(line.partition(" ")[0]).exists() for line in lines)
 
@@ -213,7 +217,8 @@ sys.exit(3)
 """
 LAUNCHER = """#!{python}
 import subprocess, sys
-sys.exit(subprocess.call(["rank"]))
+if "-c" not in sys.argv:  # which prints versions
+    sys.exit(subprocess.call(["rank"]))
 """
 
 
@@ -302,3 +307,128 @@ def test_what_the_script_cannot_say_is_noted() -> None:
     told = " ".join(notes(batch(slurm=Slurm((("cpus_per_task", "4"),), exclusive="false"))))
     assert "every rank is a task: each gets 4 CPUs" in told
     assert "default limit" in told
+
+
+SLURM_FILE = "nodes: [{{host: 'n[1-2]', slots: 8}}]\nslurm: {slurm}\n"
+
+
+def rendered(slurm: str, launcher: str = "torchrun") -> str:
+    """The script of a cluster file with these settings."""
+    cluster = parse_cluster(SLURM_FILE.format(slurm=slurm), "c.yaml")
+    return sbatch(batch(launcher, slurm=cluster.slurm))
+
+
+@pytest.mark.parametrize(
+    ("setting", "directive"),
+    [
+        ("comment: third try", '--comment="third try"'),
+        ("licenses: 'matlab:2'", "--licenses=matlab:2"),
+        ("wckey: llm", "--wckey=llm"),
+        ("tmp: 100G", "--tmp=100G"),
+        ("mem: 500GB", "--mem=500GB"),
+        ("mem_per_gpu: 64G", "--mem-per-gpu=64G"),
+        ("mem_per_cpu: 4000", "--mem-per-cpu=4000"),
+        ("cpus_per_gpu: 8", "--cpus-per-gpu=8"),
+        ("segment: 2", "--segment=2"),
+        ("exclusive: topo", "--exclusive=topo"),
+        ("nodes: 2-4", "--nodes=2-4"),
+        ("error: e.txt", "--error=e.txt"),
+        ("signal: TERM@120", "--signal=B:TERM@120"),
+        ("signal: 'B:SIGUSR1@60'", "--signal=B:USR1@60"),
+        ("signal: 'R:USR1'", "--signal=RB:USR1"),
+        ("requeue: 0", "--no-requeue"),
+        ("requeue: 2", "--requeue"),
+    ],
+)
+def test_a_setting_becomes_a_directive(setting: str, directive: str) -> None:
+    assert f"#SBATCH {directive}\n" in rendered("{" + setting + "}")
+
+
+def test_requeue_can_be_left_to_the_site() -> None:
+    script = rendered("{requeue: site}")
+    assert "requeue\n" not in "".join(x for x in script.splitlines(True) if x.startswith("#SBATCH"))
+    assert "#SBATCH --open-mode=append\n" in script
+
+
+def test_more_words_for_srun_come_after_ours() -> None:
+    script = rendered("{srun: [--mpi=pmix, --cpu-bind=none, SLURM_CPU_BIND=verbose]}")
+    step = script.partition("\nstart srun")[2]
+    assert "export SLURM_CPU_BIND=verbose\nstart srun" in script
+    assert step.index("--mpi=none") < step.index("--mpi=pmix") < step.index("bash -c")
+
+
+def test_only_one_launcher_for_each_node_is_started_without_mpi() -> None:
+    assert "--mpi=none" in rendered("{}", "torchrun")
+    assert "--mpi" not in rendered("{}", "direct")
+
+
+def test_the_shell_of_the_script_can_be_a_login_shell() -> None:
+    assert rendered("{shell: bash -l}").startswith("#!/bin/bash -l\n")
+    assert rendered("{}").startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize(
+    ("signal_name", "way"),
+    [("USR2", 'kill -USR2 "$child"'), ("TERM", 'scancel --signal=TERM "$SLURM_JOB_ID"')],
+)
+def test_signals_that_srun_takes_for_itself_are_sent_by_slurm(signal_name: str, way: str) -> None:
+    assert way in rendered(f"{{signal: {signal_name}@60}}")
+
+
+def test_the_teardown_runs_after_the_ranks_and_leaves_the_exit_code(stage: Path) -> None:
+    (stage / "witness").write_text("#!/bin/bash\necho rank\nexit 3\n")
+    made = batch(program="witness", kind="command", slurm=Slurm(teardown=("echo torn; exit 9",)))
+    done = subprocess.run(
+        ["bash"], input=sbatch(made), env=environment(stage, 1), text=True, capture_output=True
+    )
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[-1] == "torn"
+
+
+def test_the_script_says_what_made_it_in_one_line_each() -> None:
+    origin = Origin("c.yaml", "dslaunch slurm --render c.yaml")
+    head = sbatch(replace(batch(), origin=origin)).splitlines()[2:4]
+    assert "from c.yaml" in head[0]
+    assert head[1] == "#   dslaunch slurm --render c.yaml"
+
+
+def test_no_argument_leaves_the_comment_that_repeats_it() -> None:
+    origin = Origin("c\nid", "dslaunch slurm --render c.yaml 'two\nlines `id`'")
+    script = sbatch(replace(batch(), origin=origin))
+    before, _, _ = script.partition("set -euo pipefail")
+    assert all(line.startswith("#") for line in before.splitlines())
+
+
+def test_the_output_begins_with_nodes_and_master(stage: Path) -> None:
+    script = sbatch(batch(program="witness", kind="command"))
+    done = subprocess.run(
+        ["bash"], input=script, env=environment(stage, 1), text=True, capture_output=True
+    )
+    job, master = done.stdout.splitlines()[:2]
+    assert job == "dslaunch: job 12, start 1 on n[1-2]"
+    assert "master n1:15012" in master
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("hint: nomultithread", "`directives: [--hint=...]`"),
+        ("contiguous: 1", "`directives: [--contiguous]`"),
+        ("cpus-per-task: 3", "did you mean `cpus_per_task`"),
+    ],
+)
+def test_an_unknown_key_that_sbatch_knows_is_pointed_to_directives(key: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rendered("{" + key + "}")
+    assert hint in caught.value.problems[0].message
+
+
+def test_surprising_defaults_are_noted() -> None:
+    whole = " ".join(notes(batch()))
+    assert "without `slurm.mem`" in whole
+    few = batch(nodes="{host: n1, slots: 8}")
+    one = few.launch.placements[0]
+    allocation = Allocation((replace(one, slots=(0,)),))
+    few = replace(few, launch=replace(few.launch, allocation=allocation))
+    assert "not all of their GPUs" in " ".join(notes(few))
+    assert "whole nodes" not in " ".join(notes(batch(slurm=Slurm((("mem", "0"),)))))

@@ -207,3 +207,43 @@ def test_all_advice_has_a_reason_and_a_source():
     for each in advise({"n1": node(BRIDGED), "n2": node(CUBE), "n3": node(FICTION)}):
         assert each.reason
         assert each.source in SOURCES.values()
+
+
+GRACE = Wiring(1, ("mlx5_0",), {(0, 1): "NODE"})
+
+
+def test_on_grace_machines_a_nic_at_the_gpus_own_cpu_is_near() -> None:
+    text = topo_m(GRACE).replace("0-31\t0\t\tN/A", "0-71\t0\t\t1")
+    reason = found(n1=read({"topo_m": text}))["GPUDirect RDMA"].reason
+    assert "C2C" in reason
+    assert "no NIC nearer" not in reason
+    named = read({"topo_m": topo_m(GRACE), "gpu_list": gpu_list(["NVIDIA GH200 480GB"])})
+    assert "C2C" in found(n1=named)["GPUDirect RDMA"].reason
+
+
+def test_on_grace_machines_a_nic_at_another_cpu_is_far() -> None:
+    text = topo_m(Wiring(1, ("mlx5_0",), {(0, 1): "SYS"})).replace("0-31\t0\t\tN/A", "0-71\t0\t\t1")
+    assert "another CPU" in found(n1=read({"topo_m": text}))["GPUDirect RDMA"].reason
+
+
+def test_other_machines_are_told_of_far_nics_as_before() -> None:
+    assert "no NIC nearer than NODE" in found(n1=node(GRACE))["GPUDirect RDMA"].reason
+
+
+SWITCHED = Wiring(4, (), {(0, 1): "PIX", (2, 3): "PIX"})
+
+
+def test_machines_without_nvlink_are_told_their_near_pairs_and_how_far_p2p_goes() -> None:
+    said = found(n1=node(SWITCHED, virtual="physical\n"))
+    assert said["slots of a two-GPU job"].value == "0,1 or 2,3"
+    assert said["NCCL_P2P_LEVEL"].value is None
+    assert "NCCL_P2P_LEVEL=SYS" in said["NCCL_P2P_LEVEL"].reason
+    assert "4 of 6 pairs" in said["NCCL_P2P_LEVEL"].reason
+
+
+def test_machines_whose_gpus_are_all_below_one_switch_need_no_level() -> None:
+    assert "NCCL_P2P_LEVEL" not in found(n1=node(Wiring(2, (), {(0, 1): "PIX"})))
+
+
+def test_nvlink_machines_get_no_advice_on_pcie() -> None:
+    assert "NCCL_P2P_LEVEL" not in found(n1=node(BRIDGED))

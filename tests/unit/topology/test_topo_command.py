@@ -107,3 +107,29 @@ def test_where_nothing_could_be_read_it_fails_and_says_why():
     assert isinstance(done.exception, DslaunchError)
     assert done.exception.message == "no node's wiring could be read"
     assert done.stdout.startswith("stdin: unknown: there is no matrix in the text")
+
+
+def test_the_output_of_several_nodes_in_one_file_is_taken_apart(tmp_path: Path):
+    lines = [f"{host}: {line}" for host in ("a", "b") for line in topo_m(BRIDGED).split("\n")]
+    (tmp_path / "all.txt").write_text("\n".join(lines))
+    found = json.loads(call("--json", tmp_path / "all.txt").stdout)
+    assert list(found["nodes"]) == ["all-a", "all-b"]
+    assert found["comparison"]["equal"]
+
+
+def test_a_second_matrix_in_a_file_is_not_dropped(tmp_path: Path):
+    (tmp_path / "n1.txt").write_text(topo_m(BRIDGED) + topo_m(H100))
+    found = json.loads(call("--json", tmp_path / "n1.txt").stdout)
+    assert {name: len(each["gpus"]) for name, each in found["nodes"].items()} == {
+        "n1": 4,
+        "n1-2": 8,
+    }
+
+
+def test_a_broken_matrix_is_refused_with_the_reason(tmp_path: Path):
+    text = topo_m(H100).expandtabs(8).replace("NV18", "NV1", 1)
+    broken = [line[at : at + 40] for line in text.split("\n") for at in range(0, len(line), 40)]
+    (tmp_path / "n1.txt").write_text("\n".join(broken))
+    done = call(tmp_path / "n1.txt")
+    assert isinstance(done.exception, DslaunchError)
+    assert "unknown: the matrix cannot be read" in done.stdout

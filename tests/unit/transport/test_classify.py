@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.transport.classify import from_error, from_words
 
@@ -23,6 +24,19 @@ WORDS = [
     ("Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures",
      "authentication"),
     ("kex_exchange_identification: read: Connection reset by peer", "throttled"),
+    ("nobody@10.0.0.1: Permission denied (publickey,password).", "authentication"),
+    ("Load key \"/root/.ssh/k\": bad permissions\nml@n: Permission denied (publickey).",
+     "authentication"),
+    ("sign_and_send_pubkey: signing failed for ED25519 \"k\" from agent: agent refused operation\n"
+     "ml@n: Permission denied (publickey).", "agent-refused"),
+    ("kex_exchange_identification: banner line contains invalid characters", "not-ssh"),
+    ("kex_exchange_identification: Connection closed by remote host\n"
+     "Connection closed by UNKNOWN port 65535", "throttled"),
+    ("ssh: Could not resolve hostname bastion: Name or service not known\n"
+     "kex_exchange_identification: Connection closed by remote host", "name"),
+    ("stdio forwarding failed\nkex_exchange_identification: Connection closed by remote host",
+     "behind-jump"),
+    ("Bad owner or permissions on /root/.ssh/config", "permissions"),
     ("something never seen", "protocol"),
     ("", "protocol"),
 ]  # fmt: skip
@@ -68,3 +82,34 @@ def test_the_hint_holds_the_nodes_own_user_port_and_key() -> None:
 def test_a_changed_key_is_removed_under_the_name_that_known_hosts_has() -> None:
     found = from_words(NODE, "REMOTE HOST IDENTIFICATION HAS CHANGED!")
     assert "ssh-keygen -R '[node01]:2222'" in (found.hint or "")
+
+
+def test_the_same_trouble_of_64_nodes_is_one_line_with_one_hint() -> None:
+    words = [
+        f"{user}@10.0.0.{number}: Permission denied (publickey)."
+        for number, user in enumerate(["ml"] * 64, 1)
+    ]
+    nodes = [Node(f"node{number}", (0,), user="ml") for number in range(1, 65)]
+    failures = [from_words(node, text) for node, text in zip(nodes, words, strict=True)]
+    (trouble,) = folded(failures)
+    assert trouble.hosts == tuple(node.host for node in nodes)
+    assert str(trouble).startswith("node[1-64]: permission denied for user ml")
+    assert "ssh-copy-id ml@NODE" in (trouble.hint or "")
+
+
+def test_different_troubles_stay_apart_and_in_order() -> None:
+    nodes = [Node(f"node{number}", (0,)) for number in range(4)]
+    words = ["Connection refused", "No route to host", "Connection refused", "No route to host"]
+    found = folded(from_words(node, text) for node, text in zip(nodes, words, strict=True))
+    assert [trouble.hosts for trouble in found] == [("node0", "node2"), ("node1", "node3")]
+
+
+def test_a_single_node_keeps_its_details() -> None:
+    key = "SHA256:" + "a" * 43
+    words = (
+        "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n"
+        f"The fingerprint for the ED25519 key sent by the remote host is\n{key}.\n"
+        "Host key for node01 has changed and you have requested strict checking."
+    )
+    (one,) = folded([from_words(Node("node01", (0,)), words)])
+    assert f"it presents ED25519 {key}" in one.message

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN
 from dslaunch.deepspeed.schema import Key
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
 from dslaunch.deepspeed.text import Path
 from dslaunch.lint import Remark
 
@@ -23,6 +23,8 @@ SOURCES = {
 def auto(subject: Subject) -> Iterator[Remark]:
     """Say which `auto` stays one."""
     for path, value, key in subject.walk():
+        if key is not None and is_misspelt(value) and "auto" not in map(str, key.choices):
+            yield _misspelt(subject, path, value)
         if value != "auto" or key is None or key.type == "removed" or subject.fills(key):
             continue
         if subject.reader == "native":
@@ -31,23 +33,39 @@ def auto(subject: Subject) -> Iterator[Remark]:
             yield _nobody(subject, path, key)
 
 
+def is_misspelt(value: object) -> bool:
+    """Whether a value is `auto` in other letters, which is a text like any other."""
+    return isinstance(value, str) and value != "auto" and value.strip().lower() == "auto"
+
+
+def _misspelt(subject: Subject, path: Path, value: str) -> Remark:
+    message = f"{json.dumps(value)} is a text like any other: only `auto`, in small letters, is "
+    message += "filled in or dropped"
+    edits = subject.rewrite(path, "auto")
+    source = SOURCES[subject.reader]
+    return subject.remark("misspelt-auto", "error", path, message, 'write "auto"', source, edits)
+
+
 def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
-    """Without a framework nobody fills in anything; DeepSpeed drops it or takes it for text."""
+    """Without a framework `auto` is not replaced; DeepSpeed drops it or takes it for text."""
     who = " and ".join(sorted(key.auto)).replace("hf_trainer", "Hugging Face's Trainer")
-    fix = (
-        f"write a value; only {who} fill{'s' if len(key.auto) == 1 else ''} it in" if who else None
-    )
-    rule = "auto-unresolved"
+    fills = "fills" if len(key.auto) == 1 else "fill"
+    fix = f"write a value; only {who} {fills} it in" if who else "write a value, or take it out"
     if key.path in (TRAIN, MICRO, STEPS):
-        rule = "auto-batch"
-        message = "nobody fills in `auto` here, and DeepSpeed stops with a TypeError"
-    elif key.checked and not _own(key):
-        message = f"nobody fills in `auto` here: the key is dropped, so it is {_shown(key)}"
+        if subject.raw("autotuning.enabled") is not True:  # the autotuner tries sizes
+            message = "`auto` is not replaced here, and DeepSpeed stops with a TypeError"
+            source = SOURCES["native"]
+            yield subject.remark("auto-batch", "error", path, message, fix, source)
+        return
+    if subject.raw("autotuning.enabled") is True:
+        return
+    if key.checked and not _own(key):
+        message = f"`auto` is not replaced here: the key is dropped, so it is {_shown(key)}"
     elif values.refused(key, "auto") or _own(key) or "auto" in key.choices:
         return  # the rules of types say so, or it is a value like others
     else:
-        message = "nobody fills in `auto` here: it stays text and fails where it is used"
-    yield subject.remark(rule, "error", path, message, fix, SOURCES["native"])
+        message = "`auto` is not replaced here: it stays text and fails where it is used"
+    yield subject.remark("auto-unresolved", "error", path, message, fix, SOURCES["native"])
 
 
 def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
@@ -67,4 +85,16 @@ def _shown(key: Key) -> str:
     return json.dumps(key.default)
 
 
-RULES = (auto,)
+def stage(subject: Subject) -> Iterator[Remark]:
+    """A stage of `auto` is 2, whatever else the section says."""
+    if subject.reader == "native" or subject.raw("zero_optimization.stage") != "auto":
+        return
+    yield subject.remark(
+        "auto-stage", "warning", "zero_optimization.stage",
+        f"accelerate makes stage {ACCELERATES_STAGE} of it (or ACCELERATE_DEEPSPEED_ZERO_STAGE), "
+        "and is_zero3() says False: keys of stage 3 have no effect, every rank loads the whole "
+        "model", "write the stage: 1, 2 or 3", SOURCES["accelerate"],
+    )  # fmt: skip
+
+
+RULES = (auto, stage)

@@ -8,12 +8,15 @@ from typing import Any
 from dslaunch.deepspeed import batch
 from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, BatchError, Parallelism
+from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.rules.types import shown
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 SOURCE = "DeepSpeed 0.19.8, runtime/config.py, `_set_batch_related_parameters`"
 KEYS = (TRAIN, MICRO, STEPS)
+LONGEST = 18
+"""Digits of a size; more are none."""
 
 
 def sizes(subject: Subject) -> Iterator[Remark]:
@@ -38,12 +41,20 @@ def _wrong(subject: Subject) -> Iterator[Remark]:
         value = subject.raw(name)
         if value is None or value == "auto":
             continue
+        if is_misspelt(value):
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             stops = not isinstance(value, bool)
             said = "DeepSpeed stops with a TypeError" if stops else f"counts as {int(value)}"
-            rule = "wrong-batch" if stops else "unchecked-type"
             message = f"expected a whole number, found {shown(value)}: {said}"
-            yield subject.remark(rule, "error", name, message, None, SOURCE)
+            text = value.strip().rstrip(",") if isinstance(value, str) else ""
+            number = int(text) if text.isdecimal() and len(text) < LONGEST else None
+            fix = "write a whole number" if number is None else f"write {number}, without quotes"
+            edits = () if number is None else subject.rewrite((name,), number)
+            if stops:
+                yield subject.remark("wrong-batch", "error", name, message, fix, SOURCE, edits)
+            else:
+                yield subject.remark("unchecked-type", "error", name, message, fix, SOURCE)
 
 
 def _elastic(subject: Subject) -> bool:
@@ -55,7 +66,7 @@ def _elastic(subject: Subject) -> bool:
 
 def _open(subject: Subject) -> bool:
     """Whether a size is `auto` and what it will be is not known."""
-    return any(value == "auto" for value in _filled(subject))
+    return any(value == "auto" or is_misspelt(value) for value in _filled(subject))
 
 
 def _filled(subject: Subject) -> tuple[Any, Any, Any]:
@@ -92,11 +103,9 @@ def _failed(subject: Subject, error: BatchError) -> Remark | Any:
         return subject.remark("batch-missing", "warning", "", message, error.fix, SOURCE)
     if subject.parallelism is None and _depends_on_world(subject):
         message = f"holds for some world size other than 1; with 1: `{error.message}`"
-        return subject.remark(
-            "batch-world", "info", present, message, "name the cluster: --cluster", SOURCE
-        )
+        return subject.remark("batch-world", "info", present, message, _world(subject), SOURCE)
     message = f"DeepSpeed stops with `{error.message}`"
-    return subject.remark("batch", "error", present, message, _better(subject, error), SOURCE)
+    return subject.remark("batch", "error", present, message, _better(subject, error.fix), SOURCE)
 
 
 def _depends_on_world(subject: Subject) -> bool:
@@ -108,14 +117,25 @@ def _depends_on_world(subject: Subject) -> bool:
     return micro is None or train % (micro * (steps or 1)) == 0
 
 
-def _better(subject: Subject, error: BatchError) -> str:
+def _world(subject: Subject) -> str:
+    """For how many ranks the sizes hold."""
+    train, micro, steps = (subject.raw(name) for name in KEYS)
+    ask = "name the cluster: --cluster, or --world N"
+    if train is None or micro is None:
+        return ask
+    ranks = train / (micro * (steps or 1))
+    each = "" if steps else ", or fewer with accumulation"
+    return f"{ask}; it holds for {ranks:g} data-parallel ranks{each}"
+
+
+def _better(subject: Subject, fallback: str) -> str:
     """Sizes near to these that would do."""
-    train, size = subject.raw(TRAIN), _parallelism(subject).data
-    pairs = batch.divides(train, int(size)) if isinstance(train, int) else ()
-    if not pairs:
-        return error.fix
-    words = " or ".join(f"{micro} x {steps}" for micro, steps in pairs[:3])
-    return f"{error.fix}; with {TRAIN} {train}, {MICRO} x {STEPS} is {words}"
+    ways = batch.ways_out(batch.given(subject.document.data), int(_parallelism(subject).data))
+    words = [
+        " and ".join(f"{name} {value}" for name, value in way.items())
+        for way in {tuple(way.items()): way for way in ways}.values()
+    ]
+    return "; or ".join(words) or fallback
 
 
 def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
@@ -124,7 +144,8 @@ def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
     for name, value in zip(KEYS, (result.train, result.micro, result.steps), strict=True):
         if isinstance(value, float) and not value.is_integer():
             message = f"comes to {value:g}, no whole number, and DeepSpeed goes on: {size:g} ranks"
-            yield subject.remark("batch-fraction", "error", name, message, None, SOURCE)
+            fix = _better(subject, "sizes that divide each other without a rest")
+            yield subject.remark("batch-fraction", "error", name, message, fix, SOURCE)
     autotp = _parallelism(subject).autotp
     if autotp > 1 and subject.parallelism is not None:
         message = (

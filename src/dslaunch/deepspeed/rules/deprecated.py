@@ -84,14 +84,19 @@ def spelt_twice(subject: Subject) -> Iterator[Remark]:
 
 
 def switch(subject: Subject) -> Iterator[Remark]:
-    """`zero_optimization: true`, the form of before 0.3."""
+    """`zero_optimization: true`, as before 0.3: DeepSpeed takes it, accelerate does not."""
     value = subject.raw(ZERO)
-    if isinstance(value, bool):
-        stage = int(value)
-        yield subject.remark(
-            "deprecated-key", "warning", ZERO, f"a switch counts as stage {stage}",
-            f'write {{"stage": {stage}}}', SOURCE, subject.rewrite((ZERO,), {"stage": stage}),
-        )  # fmt: skip
+    if not isinstance(value, bool):
+        return
+    stage = int(value)
+    fix, edits = f'write {{"stage": {stage}}}', subject.rewrite((ZERO,), {"stage": stage})
+    if subject.reader == "native":
+        message = f"a switch counts as stage {stage}"
+        yield subject.remark("deprecated-key", "warning", ZERO, message, fix, SOURCE, edits)
+    else:
+        message = "a switch: accelerate stops with an AttributeError, as it looks for the stage"
+        source = "accelerate 1.15, utils/deepspeed.py, `find_config_node`"
+        yield subject.remark("wrong-value", "error", ZERO, message, fix, source, edits)
 
 
 RULES = (deprecated, spelt_twice, switch)

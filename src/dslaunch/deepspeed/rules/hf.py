@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dslaunch.deepspeed.arguments import Arguments
-from dslaunch.deepspeed.rules.types import shown
+from dslaunch.deepspeed.rules.auto import is_misspelt
+from dslaunch.deepspeed.rules.types import BATCH, shown
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Level, Remark
 
@@ -21,6 +22,11 @@ MATCHED = (
     ("scheduler.params.warmup_max_lr", "learning_rate"),
 )
 """Which key has to say the same as which argument."""
+OTHERS_MATCHED = (
+    "train_batch_size", "optimizer.params.betas", "fp16.enabled", "bf16.enabled",
+    "scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps",
+)  # fmt: skip
+"""Keys that are compared with what follows from several arguments."""
 SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 """What the Trainer's schedulers are called in DeepSpeed."""
 
@@ -41,6 +47,37 @@ def matching(subject: Subject) -> Iterator[Remark]:
     yield from _precision(subject, known)
 
 
+def in_quotes(subject: Subject) -> Iterator[Remark]:
+    """A text never equals the argument, so the Trainer stops, whatever the argument says."""
+    if subject.reader != "hf":
+        return
+    for path in (*(path for path, _ in MATCHED), *OTHERS_MATCHED):
+        value = subject.raw(path)
+        if not isinstance(value, str) or value == "auto" or is_misspelt(value):
+            continue
+        if path in BATCH:
+            continue  # the rules of batch sizes say more
+        message = f"{shown(value)} is a text, which never equals an argument: the Trainer stops"
+        fix = 'write "auto", and the argument decides'
+        edits = subject.rewrite(tuple(path.split(".")), "auto")
+        yield subject.remark("hf-text", "error", path, message, fix, TRAINER, edits)
+
+
+def stage_in_quotes(subject: Subject) -> Iterator[Remark]:
+    """A stage in quotes is a stage for DeepSpeed, and none for accelerate and transformers."""
+    path = "zero_optimization.stage"
+    value = subject.raw(path)
+    if subject.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
+        return
+    stage = int(value) if len(value) < 3 else 0
+    yield subject.remark(
+        "hf-text", "error", path,
+        f"{shown(value)} is a text: is_zero3() says False, whatever DeepSpeed makes of it",
+        f"write {stage}, without quotes", "accelerate 1.15, utils/deepspeed.py, `is_zero3`",
+        subject.rewrite(tuple(path.split(".")), stage),
+    )  # fmt: skip
+
+
 def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
     """Numbers of steps, where an argument says them; else they follow from the data."""
     for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
@@ -52,7 +89,7 @@ def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
 def _compared(
     subject: Subject, path: str, value: Any, name: str, argument: Any, said: bool
 ) -> Iterator[Remark]:
-    if value is None or value == "auto" or value == argument:
+    if value is None or value == "auto" or value == argument or isinstance(value, str):
         return
     origin = "" if said else ", its default"
     message = f"{shown(value)}, but --{name} is {shown(argument)}{origin}: the Trainer stops"
@@ -67,7 +104,7 @@ def _mismatch(subject: Subject, path: str, message: str, level: Level) -> Remark
 
 def _train_batch(subject: Subject, known: Arguments) -> Iterator[Remark]:
     value = subject.raw("train_batch_size")
-    if subject.parallelism is None or value in (None, "auto"):
+    if subject.parallelism is None or value is None or isinstance(value, str):
         return
     world = subject.parallelism.world
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -86,7 +123,7 @@ def _precision(subject: Subject, known: Arguments) -> Iterator[Remark]:
         names = (mode, f"{mode}_full_eval")
         argument = any(known[name] is True for name in names)
         path, value = f"{mode}.enabled", subject.raw(f"{mode}.enabled")
-        if value in (None, "auto") or value == argument:
+        if value is None or isinstance(value, str) or value == argument:
             continue
         said = any(map(known.says, names))
         state = "given" if argument else "not given"
@@ -145,9 +182,10 @@ def section(subject: Subject) -> Iterator[Remark]:
     """accelerate, and with it the Trainer, wants the section for ZeRO."""
     if subject.reader != "native" and not subject.has("zero_optimization"):
         yield subject.remark(
-            "no-zero", "warning", "",
-            "no zero_optimization: `Please specify the ZeRO optimization config in the DeepSpeed "
-            "config`, a ValueError", 'add "zero_optimization": {"stage": 2}, or stage 0 for none',
+            "no-zero", "error", "",
+            "no zero_optimization: accelerate stops with `Please specify the ZeRO optimization "
+            "config in the DeepSpeed config`",
+            'add "zero_optimization": {"stage": 2}, or stage 0 for none',
             "accelerate 1.15, utils/dataclasses.py",
         )  # fmt: skip
 
@@ -187,4 +225,4 @@ def inference(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-RULES = (matching, schedulers, section, saving, inference)
+RULES = (matching, in_quotes, stage_in_quotes, schedulers, section, saving, inference)

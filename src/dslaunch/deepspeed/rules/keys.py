@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dslaunch.deepspeed import schema
+from dslaunch.deepspeed.rules import foreign
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path, path_text
@@ -13,6 +15,8 @@ from dslaunch.lint import Edit, Level, Remark
 
 ALIKE = 0.8
 """From here on (difflib's ratio), two names are taken for one that is misspelt."""
+LONGEST = 100
+"""Characters of a key that is compared with others."""
 SAME = 0.9
 """From here on the one is certainly meant for the other."""
 SUCCESSORS = {
@@ -28,6 +32,17 @@ GONE = {
     "autotuning.end_step": "in a comment only; the keys are start_profile_step and "
     "end_profile_step",
 }
+WORD = 0.5
+"""From here on, two words of names are taken for one that is misspelt."""
+MANY = 4
+"""From here on, unknown keys with the same advice are one remark."""
+LISTED = 8
+"""Of those, so many are named."""
+PRIVATE = (
+    "optimizer.params.", "scheduler.params.", "data_efficiency.", "compression_training.",
+    "autotuning.", "curriculum_learning.", "elasticity.", "sparse_attention.", "hybrid_engine.",
+)  # fmt: skip
+"""Sections whose keys have names that other programs use for other things."""
 REMARKS = ("_", "$", "#", "//", "comment")
 """How names begin that people use for remarks in JSON."""
 CHECKED = "pydantic's `extra=forbid` (DeepSpeed, runtime/config_utils.py)"
@@ -41,13 +56,54 @@ REPLACEMENTS = {
 
 def unknown(subject: Subject) -> Iterator[Remark]:
     """Say which keys this version does not know or has removed."""
+    neox = _gpt_neox(subject)
+    if neox:
+        yield _of_gpt_neox(subject, neox)
+    ignored: dict[str | None, list[tuple[Path, Remark]]] = {}
     for path, _, key in subject.walk():
         if str(path[-1]).startswith(REMARKS) and not _stops(subject, path):
             continue
         if key is not None and key.type == "removed":
             yield _removed(subject, path)
         elif key is None and subject.table.general(path) is None and _closed(subject, path):
-            yield _unknown(subject, path)
+            if neox and len(path) == 1:
+                continue  # gpt-neox reads them
+            remark = _unknown(subject, path)
+            if len(path) > 1 or remark.level == "error":
+                yield remark
+            else:
+                ignored.setdefault(remark.fix, []).append((path, remark))
+    for found in ignored.values():
+        yield from _folded(subject, found)
+
+
+def _folded(subject: Subject, found: list[tuple[Path, Remark]]) -> Iterator[Remark]:
+    """Remarks with the same advice: each by itself, or one where there are many."""
+    if len(found) < MANY:
+        yield from (remark for _, remark in found)
+        return
+    (path, first), names = found[0], [str(path[0]) for path, _ in found]
+    listed = ", ".join(names[:LISTED]) + (
+        f" and {len(names) - LISTED} more" * (len(names) > LISTED)
+    )
+    message = f"{len(names)} unknown keys are ignored without a word: {listed}"
+    yield subject.remark("ignored-key", "warning", path, message, first.fix, UNCHECKED)
+
+
+def _gpt_neox(subject: Subject) -> list[str]:
+    """The keys by which this is a config of gpt-neox; none if it is not."""
+    data = subject.document.data
+    names = [str(n) for n in data if foreign.plain(n) in foreign.GPT_NEOX]
+    return names if len(names) >= MANY else []
+
+
+def _of_gpt_neox(subject: Subject, names: list[str]) -> Remark:
+    listed = ", ".join(names[:LISTED])
+    message = f"a config of gpt-neox, which reads its own keys ({listed}); DeepSpeed ignores them"
+    return subject.remark(
+        "gpt-neox", "info", (names[0],), message, "start it with gpt-neox's deepy.py",
+        "gpt-neox, megatron/neox_arguments",
+    )  # fmt: skip
 
 
 def _stops(subject: Subject, path: Path) -> bool:
@@ -83,49 +139,120 @@ def _known_in(version: str, path: Path) -> Key | None:
 
 
 def _unknown(subject: Subject, path: Path) -> Remark:
-    stops = _stops(subject, path)
-    fix, edits = _meant(subject, path)
+    meant = _meant(subject, path)
     elsewhere = [v for v in schema.versions() if _known_in(v, path)]
     where = f" ({subject.version} does not know it; {elsewhere[-1]} does)" if elsewhere else ""
     note = GONE.get(path_text(path))
     about = f": {note}" if note else ""
-    if stops:
+    if _stops(subject, path):
         message = (
             f"unknown key{where}: DeepSpeed stops with `Extra inputs are not permitted`{about}"
         )
+        fix = meant.fix if meant else "take it out"
+        edits = meant.edits if meant else ()
         return subject.remark("unknown-key", "error", path, message, fix, CHECKED, edits)
-    level: Level = "error" if fix or elsewhere else "warning"
+    serious = elsewhere or (meant is not None and meant.serious)
+    level: Level = "error" if serious else "warning"
     message = f"unknown key{where}: ignored without a word, so the default is used{about}"
+    if not serious:
+        message = f"unknown key: ignored without a word{about}"
+    fix = meant.fix if meant else "take it out, unless the script reads it"
+    edits = meant.edits if meant else ()
     return subject.remark("ignored-key", level, path, message, fix, UNCHECKED, edits)
 
 
-def _meant(subject: Subject, path: Path) -> tuple[str | None, tuple[Edit, ...]]:
-    """What to do about an unknown key, and the edit where that is certain."""
+def is_meant(subject: Subject, path: Path) -> bool:
+    """Whether an unknown key stands for one of DeepSpeed's: of another version, or misspelt."""
+    return _unknown(subject, path).level == "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """What to do about an unknown key."""
+
+    fix: str
+    edits: tuple[Edit, ...] = ()
+    """Where it is certain."""
+    serious: bool = True
+    """Whether DeepSpeed was to do something, and does not."""
+
+
+def _meant(subject: Subject, path: Path) -> Meant | None:
+    """What was meant by an unknown key: known names of other programs before similar letters."""
     name = str(path[-1])
     section = subject.table.general(path[:-1]) or ""
     successor = SUCCESSORS.get(path_text(path))
     if successor:
-        return f"the key is {successor}", subject.rename(path, successor)
+        return Meant(f"the key is {successor}", subject.rename(path, successor))
     names = [n for n in subject.table.names(section) if not n.startswith(("<", "["))]
+    plain = foreign.plain(name)
+    if plain in names and plain != name:
+        return Meant(f"did you mean {plain}?", subject.rename(path, plain))
+    known = foreign.advice(path, subject.table)
+    if known:
+        return _advised(subject, path, known, section)
     similar, ratio = closest(name, names)
     if similar:
         edits = subject.rename(path, similar) if ratio >= SAME else ()
-        return f"did you mean {similar}?", edits
-    places = [k.path for k in subject.table.keys.values() if k.name == name and k.type != "removed"]
-    if len(places) == 1:
-        above = places[0].rpartition(".")[0]
-        if not above:
-            return "it belongs at the top level", subject.lift(path)
-        return f"it belongs in {above}", ()
-    return None, ()
+        return Meant(f"did you mean {similar}?", edits)
+    return _elsewhere(subject, path) or _misspelt_foreign(subject, path)
+
+
+def _misspelt_foreign(subject: Subject, path: Path) -> Meant | None:
+    """What was meant by a misspelt name of another program's, at the top level."""
+    if len(path) > 1:
+        return None
+    similar, _ = closest(str(path[0]), list(foreign.at_top(foreign.plain(path[0]))))
+    known = foreign.advice((similar,), subject.table) if similar else None
+    return Meant(known.fix) if known else None
+
+
+def _advised(subject: Subject, path: Path, known: foreign.Advice, section: str) -> Meant:
+    """An advice, with the edit where one key only has another name."""
+    beside = known.target is not None and known.target in subject.table.names(section)
+    edits = subject.rename(path, known.target) if beside and known.target else ()
+    serious = known.target is not None or len(path) > 1
+    return Meant(known.fix, edits, serious)
+
+
+def _elsewhere(subject: Subject, path: Path) -> Meant | None:
+    """The one section that has a key of this name."""
+    name = path[-1]
+    places = [
+        key.path
+        for key in subject.table.keys.values()
+        if key.name == name and key.type != "removed" and not key.path.startswith(PRIVATE)
+    ]
+    if len(places) != 1:
+        return None
+    above = places[0].rpartition(".")[0]
+    if not above:
+        return Meant("it belongs at the top level", subject.lift(path))
+    return Meant(f"it belongs in {above}")
 
 
 def closest(name: str, names: list[str]) -> tuple[str | None, float]:
-    """The name that is most like this one, and how much; None below `ALIKE`."""
+    """The name that is most like this one, and how much; None below `ALIKE`, or where a word of it
+    is another one: `model_parallel_size` is not `data_parallel_size`."""
+    if len(name) > LONGEST:
+        return None, 0.0
     plain = name.lower().replace("-", "_").replace(" ", "_")
-    rated = [(difflib.SequenceMatcher(None, plain, n.lower()).ratio(), n) for n in names]
-    ratio, found = max(rated, default=(0.0, ""))
+    matchers = {n: difflib.SequenceMatcher(None, plain, n.lower()) for n in names}
+    # upper bounds of the ratio that cost little: a file may have thousands of unknown keys
+    possible = {n: m for n, m in matchers.items() if m.real_quick_ratio() >= ALIKE}
+    near = {n: m for n, m in possible.items() if m.quick_ratio() >= ALIKE}
+    same = {n: m for n, m in near.items() if _same_words(plain, n.lower())}
+    ratio, found = max([(m.ratio(), n) for n, m in same.items()], default=(0.0, ""))
     return (found, ratio) if ratio >= ALIKE else (None, ratio)
+
+
+def _same_words(name: str, other: str) -> bool:
+    """Whether each word of a name is like one of the other."""
+    others = other.split("_")
+    return all(
+        any(difflib.SequenceMatcher(None, word, each).ratio() >= WORD for each in others)
+        for word in name.split("_")
+    )
 
 
 RULES = (unknown,)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dslaunch.deepspeed.rules import foreign
 from dslaunch.deepspeed.rules.keys import closest
+from dslaunch.deepspeed.rules.types import shown
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
@@ -19,6 +21,74 @@ OF_TORCH = (
     "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
 )  # fmt: skip
 """torch 2.13, torch.optim; their names are taken in exactly this spelling."""
+TORCH = "torch 2.13, optim/lr_scheduler.py"
+SCHEDULERS_OF_TORCH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ChainedScheduler": (("schedulers",), ()),
+    "ConstantLR": ((), ("factor", "total_iters")),
+    "CosineAnnealingLR": (("T_max",), ("eta_min",)),
+    "CosineAnnealingWarmRestarts": (("T_0",), ("T_mult", "eta_min")),
+    "CyclicLR": (
+        ("base_lr", "max_lr"),
+        ("step_size_up", "step_size_down", "mode", "gamma", "scale_fn", "scale_mode",
+         "cycle_momentum", "base_momentum", "max_momentum"),
+    ),
+    "ExponentialLR": (("gamma",), ()),
+    "LRScheduler": ((), ()),
+    "LambdaLR": (("lr_lambda",), ()),
+    "LinearLR": ((), ("start_factor", "end_factor", "total_iters")),
+    "MultiStepLR": (("milestones",), ("gamma",)),
+    "MultiplicativeLR": (("lr_lambda",), ()),
+    "OneCycleLR": (
+        ("max_lr",),
+        ("total_steps", "epochs", "steps_per_epoch", "pct_start", "anneal_strategy",
+         "cycle_momentum", "base_momentum", "max_momentum", "div_factor", "final_div_factor",
+         "three_phase"),
+    ),
+    "PolynomialLR": ((), ("total_iters", "power")),
+    "ReduceLROnPlateau": (
+        (),
+        ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "eps"),
+    ),
+    "SequentialLR": (("schedulers", "milestones"), ()),
+    "StepLR": (("step_size",), ("gamma",)),
+}  # fmt: skip
+"""The names in torch.optim.lr_scheduler, with what each needs and what it takes."""
+NOT_FROM_JSON = ("ChainedScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR")
+COSINE = "use WarmupCosineLR, or torch's CosineAnnealingLR"
+DECAY = "use WarmupDecayLR, which goes down linearly to 0"
+SCHEDULERS_MEANT = {
+    **dict.fromkeys(
+        ("cosine", "cosinelr", "cosinedecay", "cosinedecaylr", "cosineannealing", "warmupcosine",
+         "cosinewithwarmup", "cosineschedule", "cosinewarmup", "cosinewarmuplr", "warmupcosinelr",
+         "cosineannealingwarmup", "cosinewithrestarts", "cosinescheduler", "warmupcosinedecaylr"),
+        COSINE,
+    ),
+    **dict.fromkeys(
+        ("linear", "lineardecay", "lineardecaylr", "warmuplinearlr", "linearwarmup", "warmuplinear",
+         "linearwithwarmup", "linearwarmuplr", "warmuplineardecaylr", "linearscheduler",
+         "warmupdecay", "decaylr"),
+        DECAY,
+    ),
+    **dict.fromkeys(
+        ("constant", "constantwithwarmup", "warmup", "warmupconstantlr", "constantlrwithwarmup",
+         "constantwarmup", "warmupscheduler"),
+        "use WarmupLR, which stays at warmup_max_lr",
+    ),
+    **dict.fromkeys(
+        ("warmupstabledecaylr", "warmupstabledecay", "wsd", "wsdlr", "inversesqrt",
+         "inversesqrtlr", "inversesquareroot", "trapezoidal", "noamlr", "noam"),
+        "DeepSpeed has none: make it in the script, and hand it to deepspeed.initialize",
+    ),
+    **dict.fromkeys(
+        ("polynomial", "polynomialdecay", "polynomialdecaylr", "poly", "polylr"),
+        "use torch's PolynomialLR",
+    ),
+    **dict.fromkeys(("exponential", "exponentialdecaylr"), "use torch's ExponentialLR"),
+    **dict.fromkeys(("step", "steplrscheduler"), "use torch's StepLR"),
+    "onecycle": "write OneCycle",
+    "lrrange": "use LRRangeTest",
+}  # fmt: skip
+"""What other programs call their schedules, and what is nearest to it here."""
 POSITIVE_SINCE = (0, 19, 6)
 """From here on a warm-up of 0 steps is refused; before, it was taken for 2."""
 
@@ -49,7 +119,10 @@ def _unknown_optimizer(subject: Subject, name: str) -> Remark:
         return subject.remark("optimizer", "error", "optimizer.type", message, "use Adam", ENGINE)
     message = f"{name} is neither DeepSpeed's nor in torch.optim: DeepSpeed stops, unless the "
     message += "script hands over an optimizer of its own"
-    fix = f"did you mean {similar}?" if similar else None
+    fix = f"did you mean {similar}?" if similar else (
+        f"use one of {', '.join(['Adam', 'AdamW', 'Adagrad', 'Lamb', 'Lion', 'Muon', 'SGD'])}, or "
+        "make it in the script and hand it to deepspeed.initialize"
+    )  # fmt: skip
     return subject.remark("optimizer", "error", "optimizer.type", message, fix, ENGINE, edits)
 
 
@@ -66,12 +139,22 @@ def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
     known = _known(subject, name)
     for key in given if known else ():
         if key not in known and key != "max_grad_norm":
-            similar, _ = closest(str(key), sorted(known))
-            fix = f"did you mean {similar}?" if similar else f"{name} takes {', '.join(known)}"
+            fix = _parameter_meant(name, str(key), known)
             message = f"{name} does not take it: DeepSpeed stops with a TypeError"
             yield subject.remark(
                 "unknown-parameter", "error", ("optimizer", "params", key), message, fix, ENGINE
             )
+
+
+def _parameter_meant(name: str, key: str, known: Iterable[str]) -> str:
+    """What to do about a parameter that an optimizer or schedule does not have."""
+    names = sorted(known)
+    meant = foreign.PARAMETERS.get(foreign.plain(key))
+    if meant in names:
+        note = foreign.PARAMETER_NOTES.get(foreign.plain(key))
+        return f"the parameter is {meant}" + (f", {note}" if note else "")
+    similar, _ = closest(key, names)
+    return f"did you mean {similar}?" if similar else f"{name} takes {', '.join(names)}"
 
 
 def _known(subject: Subject, name: str) -> tuple[str, ...]:
@@ -139,17 +222,69 @@ def scheduler(subject: Subject) -> Iterator[Remark]:
 
 
 def _other_scheduler(subject: Subject, name: str) -> Iterator[Remark]:
-    similar, ratio = closest(name, list(subject.table.schedulers))
-    if similar and similar.lower() == name.lower():
-        edits = subject.rewrite(("scheduler", "type"), similar)
-        message = "DeepSpeed stops when the engine starts: the case of the letters counts"
-        yield subject.remark(
-            "scheduler", "error", "scheduler.type", message, f"write {similar}", ENGINE, edits
+    """A name that is not DeepSpeed's: torch's, or one at which the engine stops."""
+    if name in SCHEDULERS_OF_TORCH:
+        yield from _of_torch(subject, name)
+        return
+    own = list(subject.table.schedulers)
+    message = f"{shown(name)} is neither DeepSpeed's nor in torch.optim.lr_scheduler: DeepSpeed "
+    message += "stops when the engine starts"
+    meant = SCHEDULERS_MEANT.get(name.lower().replace("_", "").replace("-", ""))
+    exact = next((each for each in (*own, *SCHEDULERS_OF_TORCH) if _alike(each, name)), None)
+    similar, _ = closest(name, [*own, *SCHEDULERS_OF_TORCH])
+    if exact:
+        message += ": the case of the letters counts"
+        edits = subject.rewrite(("scheduler", "type"), exact)
+        fix = f"write {exact}"
+    else:
+        edits = ()
+        fix = meant or (
+            f"did you mean {similar}?" if similar else f"DeepSpeed has {', '.join(own)}"
         )
-    elif ratio >= 0.9 or not name.endswith(("LR", "Restarts", "Plateau", "Scheduler")):
-        message = f"{name} is neither DeepSpeed's nor in torch.optim.lr_scheduler: DeepSpeed stops"
-        fix = f"did you mean {similar}?" if similar else ", ".join(subject.table.schedulers)
-        yield subject.remark("scheduler", "error", "scheduler.type", message, fix, ENGINE)
+    yield subject.remark("scheduler", "error", "scheduler.type", message, fix, ENGINE, edits)
+
+
+def _alike(name: str, other: str) -> bool:
+    return name.lower() == other.lower()
+
+
+def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
+    """torch's schedulers: their parameters, and those that no JSON can make."""
+    needed, taken = SCHEDULERS_OF_TORCH[name]
+    params = subject.raw("scheduler.params")
+    if name in NOT_FROM_JSON:
+        message = f"{name} needs {needed[0]}, which JSON cannot hold: DeepSpeed stops"
+        fix = "make it in the script, and hand it to deepspeed.initialize"
+        yield subject.remark("scheduler", "error", "scheduler.type", message, fix, TORCH)
+        return
+    if name == "ReduceLROnPlateau":
+        yield subject.remark(
+            "plateau", "error", "scheduler.type",
+            "DeepSpeed has no metric for it and gives it the batch size, so that it lowers the "
+            "learning rate every `patience` steps", "step it in the script, with the metric",
+            "DeepSpeed 0.19.8, runtime/engine.py, `_take_model_step`",
+        )  # fmt: skip
+    if params is None:
+        message = f"no params: DeepSpeed stops when it makes {name}"
+        yield subject.remark(
+            "no-params", "error", "scheduler", message, 'write at least "params": {}', ENGINE
+        )
+        return
+    given = params if isinstance(params, dict) else {}
+    for key in given:
+        if key not in (*needed, *taken, "last_epoch"):
+            similar, _ = closest(str(key), [*needed, *taken])
+            listed = ", ".join((*needed, *taken))
+            fix = f"did you mean {similar}?" if similar else f"{name} takes {listed}"
+            message = f"torch's {name} does not take it: DeepSpeed stops with a TypeError"
+            path = ("scheduler", "params", key)
+            yield subject.remark("unknown-parameter", "error", path, message, fix, TORCH)
+    for key in needed:
+        if key not in given:
+            message = f"{name} needs {key}: DeepSpeed stops with a TypeError"
+            yield subject.remark(
+                "missing-parameter", "error", "scheduler.params", message, f"set {key}", TORCH
+            )
 
 
 def _arguments(
@@ -157,8 +292,7 @@ def _arguments(
 ) -> Iterator[Remark]:
     for key in params:
         if key not in known:
-            similar, _ = closest(str(key), list(known))
-            fix = f"did you mean {similar}?" if similar else f"{name} takes {', '.join(known)}"
+            fix = _parameter_meant(name, str(key), known)
             message = f"{name} does not take it: DeepSpeed stops with a TypeError"
             yield subject.remark(
                 "unknown-parameter", "error", ("scheduler", "params", key), message, fix, SCHEDULES

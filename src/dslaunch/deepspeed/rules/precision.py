@@ -37,7 +37,7 @@ def dynamic_scale(subject: Subject) -> Iterator[Remark]:
             yield subject.remark(
                 "loss-scale", "error", f"fp16.{name}",
                 "DeepSpeed stops: it must be more than 0 when the loss scale is dynamic",
-                None, PRECISION,
+                "take it out; the defaults are loss_scale_window 1000, min_loss_scale 1", PRECISION,
             )  # fmt: skip
 
 

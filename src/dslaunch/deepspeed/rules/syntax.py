@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import path_text
-from dslaunch.lint import Level, Remark
+from dslaunch.deepspeed.text import Loose, path_text
+from dslaunch.lint import Edit, Level, Remark
 
 LOADER = "DeepSpeed 0.19.8, runtime/config.py"
 STRICT = "accelerate 1.15, utils/deepspeed.py: json.load"
 
 
 def loose(subject: Subject) -> Iterator[Remark]:
-    """Say where the text is HJSON, which only DeepSpeed itself reads."""
+    """Say where the text is HJSON, which only DeepSpeed itself reads: a remark for all, or for each
+    kind where it stops somebody."""
+    found = subject.document.loose
+    if not found:
+        return
+    if subject.reader == "native":
+        kinds = Counter(each.kind for each in found)
+        listed = ", ".join(f"{kind} ({number})" for kind, number in kinds.items())
+        message = f"HJSON: {listed}; DeepSpeed reads it, Hugging Face and accelerate do not"
+        fix = "nothing, while DeepSpeed itself reads the file"
+        yield _loose(subject, "info", found[0], message, fix, LOADER)
+        return
+    for kind in dict.fromkeys(each.kind for each in found):
+        same = [each for each in found if each.kind == kind]
+        times = f", {len(same)} times" if len(same) > 1 else ""
+        message = f"{kind}{times}: not JSON, and `json.load` stops here"
+        fix = "take comments out" if kind == "comment" else "write JSON"
+        edits = tuple(edit for each in same for edit in each.edits)
+        yield _loose(subject, "error", same[0], message, fix, STRICT, edits)
+
+
+def _loose(
+    subject: Subject, level: Level, found: Loose, message: str, fix: str, source: str,
+    edits: tuple[Edit, ...] = (),
+) -> Remark:  # fmt: skip
     document = subject.document
-    for found in document.loose:
-        line, column = document.place(found.offset)
-        if subject.reader == "native":
-            message = f"{found.kind}: DeepSpeed reads it (HJSON), JSON has no such thing"
-            fix = None
-        else:
-            message = f"{found.kind}: not JSON, and `json.load` stops here"
-            fix = "take it out" if found.kind == "comment" else "write JSON"
-        level: Level = "info" if subject.reader == "native" else "error"
-        source = LOADER if subject.reader == "native" else STRICT
-        edits = found.edits if subject.reader != "native" else ()
-        yield Remark(
-            "not-json", level, document.file, line, column, "", message, fix, source, edits
-        )
+    line, column = document.place(found.offset)
+    return Remark("not-json", level, document.file, line, column, "", message, fix, source, edits)
 
 
 def twice(subject: Subject) -> Iterator[Remark]:
@@ -50,7 +63,9 @@ def top(subject: Subject) -> Iterator[Remark]:
     """A list is no config."""
     if not isinstance(subject.document.data, dict):
         message = "expected an object of settings, found a list: DeepSpeed stops"
-        yield subject.remark("no-object", "error", "", message, None, LOADER)
+        yield subject.remark(
+            "no-object", "error", "", message, "write {...} around the settings", LOADER
+        )
 
 
 RULES = (loose, twice, top)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from dslaunch.deepspeed import batch, values
+from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path
@@ -16,6 +19,22 @@ BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)
 LEAVES = values.LEAVES
 CHECKED = "pydantic (DeepSpeed, runtime/config_utils.py)"
 TRIED = "tried with the real package"
+MEANT = {
+    ("loss_scale", "dynamic"): "write 0, which is the dynamic loss scale",
+    ("loss_scale", "static"): "write the scale, such as 1024",
+    **dict.fromkeys(
+        (("device", "gpu"), ("device", "cuda"), ("device", "false")),
+        'write "none": nothing is offloaded, it stays on the GPU',
+    ),
+    ("device", "disk"): 'write "nvme", and nvme_path',
+    ("device", "ssd"): 'write "nvme", and nvme_path',
+}
+"""What is meant by a value, where that is not the one that looks alike."""
+SWITCHED = (
+    "fp16", "bf16", "amp", "torch_autocast", "flops_profiler", "tensorboard", "wandb",
+    "csv_monitor", "comet", "comms_logger", "autotuning", "elasticity", "hybrid_engine",
+)  # fmt: skip
+"""Sections that have `enabled`."""
 
 
 def types(subject: Subject) -> Iterator[Remark]:
@@ -25,6 +44,10 @@ def types(subject: Subject) -> Iterator[Remark]:
             continue
         if value == "auto" and not values.refused(key, value):
             continue  # the rules of `auto`
+        if is_misspelt(value) and "auto" not in map(str, key.choices):
+            continue  # likewise
+        if _elsewhere(subject, path, value, key):
+            continue
         if value == "auto" and subject.fills(key):
             continue
         if isinstance(value, dict) and (missing := [n for n in key.requires if n not in value]):
@@ -36,11 +59,23 @@ def types(subject: Subject) -> Iterator[Remark]:
             yield from _unchecked(subject, path, value, key)
 
 
+def _elsewhere(subject: Subject, path: Path, value: Any, key: Key) -> bool:
+    """Whether a value that is none of the key's is right all the same, or another rule's."""
+    if path == ("zero_optimization",) and isinstance(value, bool):
+        return True  # the old form: the rules of deprecated keys
+    if key.path == "steps_per_print" and value in (math.inf, -math.inf):
+        return True  # never printed; what accelerate itself writes there
+    # lists of values to try, which only `deepspeed --autotuning` reads
+    tuned = subject.raw("autotuning.enabled") is True
+    return tuned and isinstance(value, list) and "list" not in key.type
+
+
 def _checked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     if not values.taken(key, value) or _refused_by_hand(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
         edits = _certain(subject, path, value, key)
-        yield subject.remark("wrong-value", "error", path, message, None, CHECKED, edits)
+        fix = repair(key, value)
+        yield subject.remark("wrong-value", "error", path, message, fix, CHECKED, edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
         message = f"{shown(value)} is taken for {json.dumps(made)}"
@@ -75,16 +110,16 @@ def _unchecked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[R
     wild = key.path.count("<") or key.path.count("[")
     if not wild and values.refused(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
-        yield subject.remark("wrong-type", "error", path, message, None, TRIED)
+        yield subject.remark("wrong-type", "error", path, message, repair(key, value), TRIED)
     elif not values.fits(key, value) and not (value is None and key.default is None):
         yield subject.remark(
             "unchecked-type", "error", path,
             f"expected {expected(key)}, found {shown(value)}: not checked, so {_comes(key, value)}",
-            f"write {_example(key, value)}", TRIED, _unquoted(subject, path, value, key),
+            repair(key, value), TRIED, _unquoted(subject, path, value, key),
         )  # fmt: skip
     elif not values.allowed(key, value):
         message = f"expected {expected(key)}, found {shown(value)}"
-        yield subject.remark("unchecked-choice", "error", path, message, None, TRIED)
+        yield subject.remark("unchecked-choice", "error", path, message, repair(key, value), TRIED)
 
 
 def _comes(key: Key, value: Any) -> str:
@@ -94,10 +129,53 @@ def _comes(key: Key, value: Any) -> str:
     return "it fails only where it is used, or does something else than it says"
 
 
-def _example(key: Key, value: Any) -> str:
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower()
-    return f"a value of type {key.type.replace('|', ' or ')}"
+def repair(key: Key, value: Any) -> str:
+    """What to write instead of a wrong value."""
+    meant = MEANT.get((key.name, str(value).lower()))
+    if meant:
+        return meant
+    if isinstance(value, str) and (plain := _plain(key, value)) is not None:
+        return f"write {json.dumps(plain)}, without quotes"
+    if key.is_section:
+        return _section(key, value)
+    if key.choices and not any(str(choice).startswith("<") for choice in key.choices):
+        similar = difflib.get_close_matches(str(value).lower(), [str(c) for c in key.choices], 1)
+        choices = " or ".join(json.dumps(choice) for choice in key.choices)
+        return f"write {json.dumps(similar[0])}" if similar else f"write {choices}"
+    default = (
+        "" if key.default is None else f", or take it out: the default is {shown(key.default)}"
+    )
+    return f"write {expected(key)}{default}"
+
+
+def _plain(key: Key, text: str) -> Any:
+    """The number or truth value that stands in quotes and is of the key's type; None: none is."""
+    word = text.strip().rstrip(",").lower()
+    if word in ("true", "false") and "bool" in key.types:
+        return word == "true"
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    if "int" in key.types and number.is_integer():
+        number = int(number)
+    fitting = isinstance(number, int) or "float" in key.types
+    return number if fitting and values.taken(key, number) else None
+
+
+def _section(key: Key, value: Any) -> str:
+    """What to write where a section is needed."""
+    name = key.name
+    if isinstance(value, bool) and name in SWITCHED:
+        return f'write {{"enabled": {json.dumps(value)}}}'
+    if name == "zero_optimization":
+        return 'write {"stage": 2}' if value is None else f'write {{"stage": {json.dumps(value)}}}'
+    if name in ("offload_optimizer", "offload_param") and isinstance(value, str | bool):
+        device = value if isinstance(value, str) else "cpu" if value else "none"
+        return f'write {{"device": {json.dumps(device)}}}'
+    if name in ("optimizer", "scheduler") and isinstance(value, str):
+        return f'write {{"type": {json.dumps(value)}, "params": {{}}}}'
+    return "write an object, {...}, or take it out"
 
 
 def _unquoted(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:

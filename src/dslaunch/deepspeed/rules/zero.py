@@ -130,7 +130,8 @@ def norm(subject: Subject) -> Iterator[Remark]:
     if off and subject.stage not in (1, 2):
         yield subject.remark(
             "grad-norm", "error", f"{ZERO}.compute_grad_norm",
-            "DeepSpeed stops: false is supported only with ZeRO stage 1 or 2", None, ZERO_CONFIG,
+            "DeepSpeed stops: false is supported only with ZeRO stage 1 or 2", "take it out",
+            ZERO_CONFIG,
         )  # fmt: skip
     if subject.on(f"{ZERO}.legacy_stage1"):
         yield subject.remark(

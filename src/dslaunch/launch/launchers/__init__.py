@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.command import Var
     from dslaunch.launch.job import Job
-    from dslaunch.launch.plan import Process, RankFiles, World
+    from dslaunch.launch.plan import Process, World
 
 
 class Launcher(Protocol):
@@ -26,8 +26,8 @@ class Launcher(Protocol):
         """One line that says what it does and when to choose it."""
 
     @property
-    def rank_files(self) -> RankFiles | None:
-        """Where its ranks' output is found when `processes` was given `logs`."""
+    def modules(self) -> tuple[str, ...]:
+        """The Python modules that a node must have to start it, as dotted names."""
 
     def check(self, world: World) -> None:
         """Raise PlanError if this launcher cannot run `world`, saying which node and why."""
@@ -37,8 +37,8 @@ class Launcher(Protocol):
     ) -> tuple[Process, ...]:
         """The commands that start the node's ranks.
 
-        With `logs`, the launcher is also told to write each rank's output below that
-        directory, as `rank_files` describes; without, the line is one to type by hand.
+        With `logs`, the node's directory of pipes, a launcher starts `program.piped` as each
+        rank, which gives the rank its own pipes. Without, the line is one to type by hand.
         """
 
 
@@ -48,3 +48,14 @@ _LAUNCHERS: Registry[Launcher] = Registry(
 names = _LAUNCHERS.names
 get = _LAUNCHERS.get
 require = _LAUNCHERS.require
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """The Python modules that a launcher starts with; one of a third party may not say."""
+    found: tuple[str, ...] = getattr(get(name), "modules", ())
+    return found
+
+
+def starts_python(job: Job) -> bool:
+    """Whether a job starts Python: as its launcher, or because it is a script or a module."""
+    return job.kind != "command" or bool(modules_of(job.launcher))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers.torchrun import TORCH_RANK_FILES
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, positional, torch_positional
 
@@ -27,7 +26,7 @@ class Accelerate:
     """
 
     summary = "one `accelerate launch` per node; for scripts that rely on its configuration"
-    rank_files = TORCH_RANK_FILES
+    modules = ("torch", "accelerate.commands.launch")
 
     def check(self, world: World) -> None:
         """Raise PlanError if nodes have different numbers of slots.
@@ -48,12 +47,10 @@ class Accelerate:
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
-        """The one launcher of a node; in a world of one rank it runs the program itself.
-
-        Accelerate has no option for torch's redirects; torch reads them from PET_REDIRECTS.
-        """
+        """The one launcher of a node; in a world of one rank it runs the program itself."""
         alone = world.size == 1
-        words = positional(job) if alone else (*_distributed(logs), *torch_positional(job))
+        pipes = None if alone else logs
+        words = positional(job) if alone else (*_distributed(logs), *torch_positional(job, logs))
         command = Command(
             (
                 *(interpreter(placement.node), "-m", "accelerate.commands.launch"),
@@ -63,13 +60,13 @@ class Accelerate:
                 f"--main_process_ip={world.rendezvous.address}",
                 f"--main_process_port={world.rendezvous.port}",
                 "--gpu_ids=all",
-                *kind_flag(job, "--no_python"),
+                *kind_flag(job, "--no_python", pipes),
                 *words,
             )
         )
         if alone:
             return (Process(command, rank=placement.first_rank),)
-        return (Process(command, env=(("PET_REDIRECTS", "3"),) if logs else ()),)
+        return (Process(command),)
 
 
 def _distributed(logs: Var | None) -> tuple[Word, ...]:

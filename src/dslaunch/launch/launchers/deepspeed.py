@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var, Word
+from dslaunch.launch.command import Command, Var
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.plan import Process, RankFiles, World
-from dslaunch.launch.program import kind_flag, positional
+from dslaunch.launch.plan import Process, World
+from dslaunch.launch.program import kind_flag, piped, positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
@@ -31,7 +31,7 @@ class DeepSpeed:
     """
 
     summary = "one `deepspeed.launcher.launch` per node; for scripts that expect `--local_rank`"
-    rank_files = RankFiles(stdout="*_rank{rank}.log")
+    modules = ("torch", "deepspeed.launcher.launch")
 
     def check(self, world: World) -> None:
         """Raise PlanError if the map of the world is too long for one argument."""
@@ -46,8 +46,8 @@ class DeepSpeed:
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
-        """The one launcher of a node. With `logs` both streams of a rank are in one file."""
-        each_rank: tuple[Word, ...] = (("--enable_each_rank_log=", logs),) if logs else ()
+        """The one launcher of a node."""
+        words = piped(job, logs, "RANK") if logs else positional(job)
         return (
             Process(
                 Command(
@@ -57,10 +57,9 @@ class DeepSpeed:
                         f"--node_rank={placement.node_rank}",
                         f"--master_addr={world.rendezvous.address}",
                         f"--master_port={world.rendezvous.port}",
-                        *kind_flag(job, "--no_python"),
+                        *kind_flag(job, "--no_python", logs),
                         *(("--no_local_rank",) if job.kind == "command" else ()),
-                        *each_rank,
-                        *positional(job),
+                        *words,
                     )
                 )
             ),

@@ -22,7 +22,7 @@ class Direct:
     """
 
     summary = "every rank started by dslaunch itself; the fastest start"
-    rank_files = None
+    modules: tuple[str, ...] = ()
 
     def check(self, world: World) -> None:
         """Nothing to refuse: nodes may differ in slots."""

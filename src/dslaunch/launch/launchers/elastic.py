@@ -7,13 +7,30 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.launchers.torchrun import TORCH_RANK_FILES
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, torch_positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.job import Job
+
+
+OWN_STORE = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+"""Gives each attempt a store of its own. By default torch's agents keep one for all attempts, with
+no prefix for each: a rank may read there the address that another one had before the restart, fail
+with "connection refused", and use up the restarts (torch 2.13, distributed/rendezvous.py,
+`_create_c10d_store`; elastic/rendezvous/dynamic_rendezvous.py, `next_rendezvous`)."""
+
+
+RESTARTS_PER_NODE = 2
+"""Restarts of torch's agents that a lost node may cost: of the ranks that lose their peers, and of
+those that meet before the node is given up (seen with torch 2.13)."""
+
+
+def default_restarts(nodes: int, min_nodes: int | None) -> int:
+    """How often torch's agents restart the ranks where nobody says it: as often as it takes to go
+    on without the nodes that may be lost. With none, the first lost node would be the end."""
+    return RESTARTS_PER_NODE * max(nodes - min_nodes, 0) if min_nodes else 0
 
 
 class Elastic:
@@ -26,7 +43,7 @@ class Elastic:
     """
 
     summary = "torchrun with c10d rendezvous; goes on without nodes that leave (--min-nodes)"
-    rank_files = TORCH_RANK_FILES
+    modules = ("torch.distributed.run",)
 
     def check(self, world: World) -> None:
         """Raise PlanError where more nodes are demanded than there are."""
@@ -40,7 +57,7 @@ class Elastic:
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
         """The one agent of a node."""
-        redirects: tuple[Word, ...] = (("--log-dir=", logs), "--redirects=3") if logs else ()
+        log_dir: tuple[Word, ...] = (("--log-dir=", logs),) if logs else ()
         meeting, least = world.rendezvous, world.min_nodes or world.node_count
         host = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
         is_host = str(placement.node_rank == 0).lower()
@@ -57,11 +74,12 @@ class Elastic:
                         f"--rdzv-endpoint={host}:{meeting.port}",
                         f"--rdzv-conf=is_host={is_host}",
                         f"--local-addr={world.address_of(placement)}",
-                        *kind_flag(job, "--no-python"),
-                        *redirects,
-                        *torch_positional(job),
+                        *kind_flag(job, "--no-python", logs),
+                        *log_dir,
+                        *torch_positional(job, logs),
                     )
-                )
+                ),
+                env=(OWN_STORE,),
             ),
         )
 

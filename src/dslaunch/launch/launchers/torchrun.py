@@ -6,20 +6,12 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
-from dslaunch.launch.plan import Process, RankFiles, World
+from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, torch_positional
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.job import Job
-
-TORCH_RANK_FILES = RankFiles(
-    stdout="*/attempt_*/{local_rank}/stdout.log",
-    stderr="*/attempt_*/{local_rank}/stderr.log",
-    error="*/attempt_*/{local_rank}/error.json",
-)
-"""Torch's agent makes `<rendezvous id>_<random>/attempt_<n>/<local rank>/` (torch 2.13,
-distributed/elastic/multiprocessing/api.py)."""
 
 
 class Torchrun:
@@ -30,7 +22,7 @@ class Torchrun:
     """
 
     summary = "one `torch.distributed.run` per node; for any script that torchrun would start"
-    rank_files = TORCH_RANK_FILES
+    modules = ("torch.distributed.run",)
 
     def check(self, world: World) -> None:
         """Nothing to refuse: each node's agent says how many ranks it has, so they may differ."""
@@ -39,7 +31,7 @@ class Torchrun:
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
         """The one agent of a node. An IPv6 address stands without brackets."""
-        redirects: tuple[Word, ...] = (("--log-dir=", logs), "--redirects=3") if logs else ()
+        log_dir: tuple[Word, ...] = (("--log-dir=", logs),) if logs else ()
         return (
             Process(
                 Command(
@@ -50,9 +42,9 @@ class Torchrun:
                         f"--node-rank={placement.node_rank}",
                         f"--master-addr={world.rendezvous.address}",
                         f"--master-port={world.rendezvous.port}",
-                        *kind_flag(job, "--no-python"),
-                        *redirects,
-                        *torch_positional(job),
+                        *kind_flag(job, "--no-python", logs),
+                        *log_dir,
+                        *torch_positional(job, logs),
                     )
                 )
             ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dslaunch.preflight.check import Answers, Asked, Nodes, Scope
 from dslaunch.preflight.checks._wiring import PORTS
 
-_PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d+)/(?:counters/)?(\w+)$")
+_PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(?:counters/)?(\w+)$")
 _DEVICE = re.compile(r"^/sys/class/infiniband/([^/]+)/(?:device/)?(\w+)$")
 
 
@@ -44,13 +44,13 @@ class Port:
     @property
     def rate(self) -> float | None:
         """Gb/s; None: not known."""
-        found = re.match(r"(\d+(?:\.\d+)?) Gb/sec", self.fields.get("rate", ""))
+        found = re.match(r"(\d{1,9}(?:\.\d{1,9})?) Gb/sec", self.fields.get("rate", ""))
         return float(found[1]) if found else None
 
     @property
     def mode(self) -> str:
         """Lanes and generation: `4X NDR`."""
-        found = re.search(r"\(([^)]*)\)", self.fields.get("rate", ""))
+        found = re.search(r"\(([^()]*)\)", self.fields.get("rate", ""))
         return found[1] if found else ""
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.protocol.survey import Interface
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
 """The kernel's driver for NVIDIA's GPUs says its version: the cheapest sign of a GPU."""
@@ -16,6 +16,7 @@ INTERFACES = Question("interfaces")
 INFINIBAND = Question("read", ["/sys/class/infiniband/*/ports/*/state"])
 """The state of every port of a card for RDMA; nothing where there is none."""
 CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
+_MEMORY = re.compile(r"^(\w{1,64}):\s+(\d{1,15}) kB", re.MULTILINE)
 GIB = 1 << 30
 NETWORK_TYPES = frozenset(
     {
@@ -39,8 +40,7 @@ def path_question(path: str) -> Question:
 
 def is_missing(a: Answers, path: str) -> bool:
     """Whether the node said of a path that it is not there."""
-    error = a.recorded.get(path_question(path).key, {}).get("error", "")
-    return str(error).startswith("No such file")
+    return a.why(path_question(path)).startswith("No such file")
 
 
 def paths(scope: Scope) -> dict[str, str]:
@@ -57,13 +57,22 @@ def paths(scope: Scope) -> dict[str, str]:
 def memory(a: Answers) -> dict[str, int]:
     """The kernel's table of memory, in bytes. Raises UnansweredError."""
     text = a.value(MEMORY).get("/proc/meminfo", "")
-    return {name: int(kib) * 1024 for name, kib in re.findall(r"(?m)^(\w+):\s+(\d+) kB", text)}
+    return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(text)}
 
 
-def own_interface(a: Answers) -> Mapping[str, Any] | None:
+def own_interface(a: Answers) -> Interface | None:
     """The interface with the address that the other nodes dial. Raises UnansweredError."""
     mine = address(a)
     return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
+
+
+def interface_of(a: Answers) -> str | None:
+    """The name of the interface that a run gives to NCCL and Gloo; None: it is not known."""
+    given = a.scope.cluster.network.interface
+    if given is not None or not a.answered(INTERFACES):
+        return given
+    own = own_interface(a)
+    return own["name"] if own else None
 
 
 def mounts(text: str) -> Iterator[tuple[str, str]]:

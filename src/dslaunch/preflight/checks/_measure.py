@@ -4,65 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from importlib import resources
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.preflight.check import Answers, Level, Question, Scope, UnansweredError
-from dslaunch.preflight.checks._machine import INTERFACES, own_interface
+from dslaunch.preflight.checks import _job as job
+from dslaunch.protocol import programs
+from dslaunch.protocol.values import InvalidAnswer, Model
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SLOW: Mapping[str, float] = {"warn": 0.7, "fail": 0.3}
 SLOW_MEANS = "share of the nodes' median"
 
 
-@cache
-def program(name: str) -> str:
-    """The text of a program of `dslaunch.node`, which needs nothing else of ours."""
-    return (resources.files("dslaunch") / "node" / f"{name}.py").read_text("utf-8")
-
-
 def plain(a: Answers, name: str, arguments: Mapping[str, Any], timeout: float) -> Question:
     """Run a program that needs nothing but Python."""
     argv = [a.hello["executable"], "-I", "-S", "-", json.dumps(arguments)]
-    return Question("run", {"argv": argv}, timeout, program(name))
+    return Question("run", {"argv": argv}, timeout, job.program(name))
 
 
-def job_environment(a: Answers) -> dict[str, str]:
-    """The variables that a job has on the node, as far as they are known without starting one."""
-    env = {"OMP_NUM_THREADS": "1", **dict(a.scope.cluster.env), **dict(a.node.env)}
-    own = own_interface(a) if "value" in a.recorded.get(INTERFACES.key, {}) else None
-    interface = a.scope.cluster.network.interface or (own["name"] if own else None)
-    if interface is not None:
-        env.setdefault("GLOO_SOCKET_IFNAME", interface)
-        env.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
-    if a.node.slots != tuple(range(len(a.node.slots))):
-        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, a.node.slots)))
-    return env
-
-
-def said(a: Answers, question: Question) -> Any:
-    """What a program printed last. Raises UnansweredError."""
+def said(a: Answers, question: Question, adapter: TypeAdapter[Model]) -> Model:
+    """What a program of ours printed last. Raises UnansweredError."""
     done = a.value(question)
-    try:
-        found = json.loads(done["out"].strip().rpartition("\n")[2])
-    except ValueError:
-        found = None
-    if done["code"] or not isinstance(found, dict):
+    if done["code"]:
         last = done["err"].strip().rpartition("\n")[2][:200]
         raise UnansweredError(last or f"the program ended with {done['code']}")
-    if "error" in found:
-        raise UnansweredError(str(found["error"]))
+    try:
+        found = programs.printed(adapter, done["out"])
+    except InvalidAnswer as error:
+        last = done["err"].strip().rpartition("\n")[2][:200]
+        raise UnansweredError(last or f"the program printed no figures ({error})") from None
+    if isinstance(found, programs.Failed):
+        raise UnansweredError(found.error)
     return found
 
 
 def rate_of(a: Answers, question: Question) -> float:
     """Bytes per second that a program measured. Raises UnansweredError."""
-    found = said(a, question)
-    try:
-        return float(found["bytes"]) / max(1e-6, float(found["seconds"]))
-    except (KeyError, TypeError, ValueError):
-        raise UnansweredError("the program printed no figures") from None
+    found = said(a, question, programs.TRANSFERRED)
+    return found.bytes / max(1e-6, found.seconds)
 
 
 def limits(scope: Scope, name: str, usual: Mapping[str, float]) -> dict[str, float]:

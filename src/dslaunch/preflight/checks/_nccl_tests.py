@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_BAD = re.compile(r"^# Out of bounds values\s*:\s*(\d+)", re.MULTILINE)
+_BAD = re.compile(r"^# Out of bounds values\s*:\s*(\d{1,18})", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[float]]]:
         if cells[:2] == ["#", "size"]:
             titles = cells[1:]
             width, places = len(titles), [at for at, t in enumerate(titles) if t == "busbw"]
-        elif len(cells) == width and places and cells[0].isdecimal() and int(cells[0]):
+        elif len(cells) == width and places and re.fullmatch("0*[1-9][0-9]{0,17}", cells[0]):
             numbers = [cells[at] for at in places]
-            if all(re.fullmatch(r"\d+(\.\d+)?", number) for number in numbers):
+            if all(re.fullmatch(r"\d{1,9}(\.\d{1,9})?", number) for number in numbers):
                 yield int(cells[0]), [float(number) for number in numbers]

@@ -27,6 +27,7 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks._query import Gpu as Gpu
 from dslaunch.preflight.checks._query import damage as damage
 from dslaunch.preflight.checks._query import rows as rows
+from dslaunch.terminal import printable
 
 PATIENCE = 20.0
 """Seconds after which nvidia-smi counts as hung, as in Azure's health checks."""
@@ -175,7 +176,7 @@ def _complained(code: int, said: str) -> Verdict:
 
 def _first(text: str) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return "".join(c if c.isprintable() else "?" for c in line[:80])
+    return printable(line[:80])
 
 
 # ---------------------------------------------------------------- judging
@@ -193,8 +194,8 @@ def absent(a: Answers) -> bool:
         return not pci_gpus(a)
     if not a.has("pci") or a["pci"] or (a.has("driver") and a["driver"]):
         return False
-    answer = a.recorded.get(QUERY.key, {}).get("value", {})
-    return answer.get("code") in (6, 9, 12)
+    answer = a.found(QUERY)
+    return answer is not None and answer["code"] in (6, 9, 12)
 
 
 def silent(a: Answers) -> str | None:

@@ -6,9 +6,13 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dslaunch.preflight.check import UnansweredError
 
+MOST_LINES = 10_000
+LONGEST_LINE = 16 * 1024
+LONGEST_NAME = 100
 _HEAD = re.compile(r"^index\s*,")
 _NONE = frozenset(
     ("", "n/a", "[n/a]", "[not supported]", "[requested functionality has been deprecated]")
@@ -41,7 +45,7 @@ class Gpu:
     def number(self, name: str) -> float | None:
         """A field that is a number. Raises UnansweredError."""
         value = self.text(name)
-        found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:\s+\S+)?", value or "")
+        found = re.fullmatch(r"(-?\d{1,15}(?:\.\d{1,15})?)(?:\s+\S+)?", value or "")
         if value is not None and found is None:
             raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no number")
         return float(found[1]) if found else None
@@ -61,9 +65,10 @@ class Gpu:
     @property
     def name(self) -> str:
         """What its maker calls it; `GPU` where nvidia-smi does not say."""
-        return self.fields.get("name") or "GPU"
+        return self.fields.get("name", "")[:LONGEST_NAME] or "GPU"
 
 
+@lru_cache(maxsize=512)
 def rows(text: str) -> tuple[Gpu, ...]:
     """Read one or more tables, each with its head, into one row per GPU; see `damage`."""
     found: dict[int, dict[str, str]] = {}
@@ -73,6 +78,7 @@ def rows(text: str) -> tuple[Gpu, ...]:
     return tuple(Gpu(index, fields) for index, fields in sorted(found.items()))
 
 
+@lru_cache(maxsize=512)
 def damage(text: str) -> str | None:
     """What of the tables cannot be believed; None: all can.
 
@@ -92,13 +98,23 @@ def damage(text: str) -> str | None:
     return None if text.endswith("\n") else "a last line without an end"
 
 
+def _without_unit(title: str) -> str:
+    """Return `power.draw` of `power.draw [W]`."""
+    return title.partition("[")[0].rstrip() if title.endswith("]") else title
+
+
 def _cells(text: str) -> Iterator[tuple[list[str], list[str]]]:
     """The lines of tables as cells, with the head above; nvidia-smi's own words are left out."""
     head: list[str] = []
-    for line in text.splitlines():
+    lines = [line for line in text.splitlines() if line and not line.isspace()]
+    if len(lines) > MOST_LINES:
+        yield head, [f"more than {MOST_LINES} lines"]
+        return
+    for whole in lines:
+        line = whole[:LONGEST_LINE]  # one that is cut has not as many cells as the head
         cells = [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
         if _HEAD.match(line):
-            head = cells = [re.sub(r"\s*\[.*\]$", "", title) for title in cells]
+            head = cells = [_without_unit(title) for title in cells]
         if head and any(cells) and not line.startswith(('Field "', "WARNING")):
             yield head, cells
 

@@ -36,13 +36,13 @@ def topology(a: Answers) -> Topology:
         ("p2p", nvidia.P2P),
         ("nvlink", nvidia.NVLINK),
     ):
-        if "value" in a.recorded.get(question.key, {}):
+        if a.answered(question):
             answers[name] = a.value(question)["out"]
     return read(answers)
 
 
 def _ports(a: Answers) -> dict[str, str]:
-    files = a.value(PORTS) if "value" in a.recorded.get(PORTS.key, {}) else {}
+    files = a.found(PORTS) or {}
     nets = (path.removesuffix("/mtu") for path in files if "/device/net/" in path)
     lines = (f"{path}:{text}" for path, text in files.items() if "/ports/" in path)
     return {"ib": "\n".join(lines), "ib_net": "\n".join(nets)}
@@ -50,11 +50,7 @@ def _ports(a: Answers) -> dict[str, str]:
 
 def topologies(nodes: Nodes) -> dict[str, Topology]:
     """Of all nodes whose matrix was answered."""
-    return {
-        host: topology(a)
-        for host, a in nvidia.up(nodes).items()
-        if "value" in a.recorded.get(nvidia.TOPO.key, {})
-    }
+    return {host: topology(a) for host, a in nvidia.up(nodes).items() if a.answered(nvidia.TOPO)}
 
 
 def far_from_cards(known: Topology) -> dict[str, list[int]]:

@@ -24,7 +24,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
         return
     said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
     for host in nodes.keys() - said.keys():
-        why = nodes[host].recorded.get(nodes[host].asked["digests"].key, {}).get("error", "")
+        why = nodes[host].why(nodes[host].asked["digests"])
         yield Verdict("unknown", why or "it was not asked", hosts=(host,))
     if said:
         yield from _judged(scope, said)

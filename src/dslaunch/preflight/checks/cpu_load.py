@@ -14,7 +14,7 @@ LEAST = 4.0
 
 def cores(text: str) -> int:
     """How many CPUs a list such as `0-15,32` names."""
-    spans = re.findall(r"(\d+)(?:-(\d+))?", text)
+    spans = re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text)
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -17,6 +17,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._machine import GIB, is_missing, path_question, paths, space
+from dslaunch.protocol.survey import PathStatus
 
 
 def _ask(scope: Scope) -> Asked:
@@ -44,7 +45,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     bad = False
     for path in paths(a.scope):
         question = path_question(path) if a.has(path) else _above(path)
-        found = a.recorded.get(question.key, {}).get("value")
+        found = a.found(question)
         if found is None:
             continue
         mount = found["mount"]["point"] if found["mount"] else path
@@ -61,21 +62,21 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed("there is room where a job writes")
 
 
-def _full(path: str, there: str, found: dict[str, Any], a: Answers) -> Iterator[Verdict]:
+def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Verdict]:
     """Per cent are not enough: 5 % of a large file server are many checkpoints."""
     size, free = found["size"], found["free"]
     share = 100 * free / size if size > 0 else 100.0
     little = free < a.limits["enough"] * GIB
     words = f"{path}: {space(free)} free of {space(size)}"
     if size > 0 and share < a.limits["fail"] and little:
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {there}")
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {quote(there)}")
     elif size > 0 and share < a.limits["warn"] and little:
-        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {there}")
+        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
     inodes, left = found["inodes"], found["inodes_free"]
     if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
         words = f"{path}: {left} inodes left of {inodes}"
         fix = "remove many small files: caches, __pycache__, old runs"
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {there}")
+        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
 
 
 CHECK = Check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -53,13 +54,13 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     network = _mounted(a)
     bad = False
     for path in dict.fromkeys([*own, *network]):
-        error = str(a.recorded.get(path_question(path).key, {}).get("error", ""))
+        error = a.why(path_question(path))
         if not error.startswith(DEAD):
             continue
         bad = True
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
         words = f"{path} does not answer: {_short(error)}"
-        yield Verdict(level, words, "an answer at once", see=f"timeout 5 stat {path}")
+        yield Verdict(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
     if not bad:
         yield passed("all network file systems answer" if network else "all paths answer")
 

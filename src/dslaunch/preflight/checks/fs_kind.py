@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from dslaunch.preflight.check import (
     Answers,
@@ -17,14 +16,15 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._machine import path_question
+from dslaunch.protocol.survey import Mount
 
 
 def _ask(scope: Scope) -> Asked:
     return {path: path_question(path) for path in scope.directories}
 
 
-def _mount(a: Answers, path: str) -> dict[str, Any]:
-    return (a[path]["mount"] or {}) if a.has(path) else {}
+def _mount(a: Answers, path: str) -> Mount | None:
+    return a[path]["mount"] if a.has(path) else None
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -37,12 +37,12 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     for path, words in remarks:
         yield Verdict("warn", f"{path}: {words}", see=f"findmnt -T {path}")
     if not remarks:
-        kinds = dict.fromkeys(str(mount["type"]) for mount in told.values())
+        kinds = dict.fromkeys(mount["type"] for mount in told.values())
         yield passed(f"on {', '.join(kinds)}")
 
 
-def _remarks(mount: dict[str, Any]) -> Iterator[str]:
-    kind, options = str(mount["type"]), str(mount["options"]).split(",")
+def _remarks(mount: Mount) -> Iterator[str]:
+    kind, options = mount["type"], mount["options"].split(",")
     if kind.startswith("nfs"):
         if "soft" in options:
             yield "NFS is mounted `soft`: what is written may be lost without an error"
@@ -57,7 +57,7 @@ def _remarks(mount: dict[str, Any]) -> Iterator[str]:
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     scope = next(iter(nodes.values())).scope
     for path in scope.directories:
-        kinds = {h: str(_mount(a, path)["type"]) for h, a in nodes.items() if _mount(a, path)}
+        kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
         for kind, hosts, common, count in odd_ones(kinds):
             words = f"{path} is on {kind}; on {common} on {count} nodes"
             yield Verdict("info", words, hosts=hosts)

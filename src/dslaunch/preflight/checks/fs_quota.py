@@ -16,6 +16,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 
+_N = r"(\d{1,18})"
 PRESENT = Question("present", ["quota"])
 QUOTA = Question("run", {"argv": ["quota", "-w", "-p"]}, 8)
 
@@ -45,9 +46,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 def usage(text: str) -> Iterator[tuple[str, int, int]]:
     """Place, used and allowed, in blocks of 1 KiB and in files; a star marks what is exceeded."""
     for line in text.splitlines():
-        found = re.match(
-            r"\s*(\S+)\s+(\d+)\*?\s+(\d+)\s+(\d+)\s+\S+\s+(\d+)\*?\s+(\d+)\s+(\d+)", line
-        )
+        found = re.match(rf"\s*(\S+)\s+{_N}\*?\s+{_N}\s+{_N}\s+\S+\s+{_N}\*?\s+{_N}\s+{_N}", line)
         if not found or (not found[1].startswith(("/", ".")) and ":" not in found[1]):
             continue
         blocks, soft, hard, files, few, many = (int(found[n]) for n in range(2, 8))

@@ -41,8 +41,8 @@ def _after(nodes: Nodes) -> Mapping[str, Asked]:
 
 def _may_ask(a: Answers) -> bool:
     """Whether there are directories, and none that `fs.hung` is known to say does not answer."""
-    asked = [a.recorded.get(path_question(path).key, {}) for path in a.scope.directories]
-    return bool(asked) and not any("no answer" in answer.get("error", "") for answer in asked)
+    errors = [a.why(path_question(path)) for path in a.scope.directories]
+    return bool(errors) and not any("no answer" in error for error in errors)
 
 
 def _last(scope: Scope, host: str) -> Asked:
@@ -63,7 +63,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
 
 
 def _missing(a: Answers, path: str) -> bool:
-    made = a.recorded.get(_mark(a.scope, a.host).key, {}).get("value", {})
+    made = a.found(_mark(a.scope, a.host)) or {}
     return bool(made.get(path) == "No such file or directory")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Nodes, Verdict, odd_ones
+from dslaunch.preflight.check import Check, Nodes, Verdict, as_on, odd_ones
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 
@@ -17,9 +17,8 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     for version, hosts, common, number in odd_ones(versions):
         odd |= {*hosts}
         major = version.partition(".")[0] != common.partition(".")[0]
-        others = "the other node" if number == 1 else f"{number} other nodes"
         yield Verdict(
-            "fail" if major else "warn", f"driver {version}", f"{common} as on {others}",
+            "fail" if major else "warn", f"driver {version}", as_on(common, number),
             hosts=hosts,
         )  # fmt: skip
     if fine := tuple(host for host in versions if host not in odd):

@@ -47,9 +47,10 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield Verdict("fail", f"{words} on the GPUs", "nobody uses them")
     mine = [p.pid for p in alive if p.uid == me]
     if mine:
-        pids = ", ".join(map(str, mine[:8]))
-        fix = "end it by its number, or wait for it: `kill PID`"
-        yield Verdict("warn", f"own processes on the GPUs: {pids}", "none", fix)
+        # numbers that another run of the same program would not have belong to what is to be done
+        pids = " ".join(map(str, mine[:8]))
+        count = counted(len(mine), "own process", "own processes")
+        yield Verdict("warn", f"{count} on the GPUs", "none", f"wait, or end it: `kill {pids}`")
     held = _held(a, {process.gpu for process in everybody})
     if held:
         words = f"GPU {nvidia.listed(held)}: memory in use by no process that is to be seen"

@@ -9,7 +9,7 @@ from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, p
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
-_LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d+(?:\.\d+)?) GB/s|<inactive>)\s*$")
+_LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
 
 Links = dict[int, float]
 """GB/s by link; 0: inactive."""

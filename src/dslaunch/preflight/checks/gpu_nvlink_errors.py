@@ -9,7 +9,7 @@ from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
-_COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d+)\s*$")
+_COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d{1,18})\s*$")
 
 
 def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:

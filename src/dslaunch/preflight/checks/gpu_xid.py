@@ -10,6 +10,7 @@ from dslaunch.preflight.check import Answers, Check, Level, Verdict, passed
 from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
 
+TOLD = 16
 HARDWARE = frozenset((48, 56, 57, 58, 62, 63, 64, 68, 69, 73, 74, 79, 80, 81, 92, 94, 95, 119, 120))
 """That Imbue's and Azure's health checks agree on, and contained and uncontained memory errors."""
 RECOVERY = 154
@@ -31,7 +32,7 @@ NAMES = {
 """In NVIDIA's words, cut short (Xid catalogue)."""
 _XID = re.compile(
     r"^(?:\[\s*(?P<time>\d+\.\d+)\])?.*"
-    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})\b",
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]{1,32})\): (?P<xid>\d{1,4})\b",
     re.MULTILINE,
 )
 
@@ -54,7 +55,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         level: Level = "fail" if xid in HARDWARE or xid == RECOVERY else "info"
         levels.setdefault(level, []).append(words + (f" {times} times" if times > 1 else ""))
     for level, words_of in levels.items():
-        yield Verdict(level, "; ".join(words_of), "no hardware errors")
+        more = f"; and {len(words_of) - TOLD} more" if len(words_of) > TOLD else ""
+        yield Verdict(level, "; ".join(words_of[:TOLD]) + more, "no hardware errors")
     if "fail" not in levels:
         yield passed("no hardware errors in the kernel's log")
 

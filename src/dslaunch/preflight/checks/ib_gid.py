@@ -22,7 +22,9 @@ GIDS = Question(
     "read", [f"{_TOP}/{of}/{i}" for of in ("gids", "gid_attrs/types") for i in range(10)]
 )
 """The first ten of up to 256: what a port has for its own addresses comes first."""
-_PATH = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d+)/(gids|gid_attrs/types)/(\d+)$")
+_PATH = re.compile(
+    r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(gids|gid_attrs/types)/(\d{1,9})$"
+)
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"
 
 

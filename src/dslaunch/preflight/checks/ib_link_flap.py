@@ -12,7 +12,8 @@ from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
 
 _DOWN = re.compile(
-    r"^\[\s*(?P<time>\d+\.\d+)\].*?(?P<device>(?:mlx|bnxt|irdma|ionic|ib|ens|enp|eth)[\w.]*)"
+    r"^\[\s*(?P<time>\d+\.\d+)\].*?"
+    r"(?<![\w.])(?P<device>(?:mlx|bnxt|irdma|ionic|ib|ens|enp|eth)[\w.]{0,60})"
     r"(?:: |:? Port: \d+ )?(?:[Ll]ink (?:DOWN|[Dd]own)|Lost carrier)",
     re.MULTILINE,
 )

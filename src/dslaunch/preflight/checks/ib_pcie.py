@@ -35,7 +35,7 @@ def _limited(device: Device) -> tuple[Level, str] | None:
 
 def _number(device: Device, name: str) -> float | None:
     """The kernel writes `255` or `Unknown` for what it does not know, of virtual functions too."""
-    found = re.match(r"(\d+(?:\.\d+)?)\b", device.fields.get(name, ""))
+    found = re.match(r"(\d{1,9}(?:\.\d{1,9})?)\b", device.fields.get(name, ""))
     return float(found[1]) if found and 0 < float(found[1]) < 255 else None
 
 

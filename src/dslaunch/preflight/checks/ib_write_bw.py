@@ -29,7 +29,7 @@ PORT = 18515
 SECONDS = 30.0
 RETRIES = 'for turn in 1 2 3 4 5; do "$@" && exit; sleep 1; done; exit 1'
 """The one that calls may be earlier than the one that listens."""
-_HEAD = re.compile(r"^\s*#bytes\s.*BW average\[(Gb/sec|MB/sec)\]", re.MULTILINE)
+_HEAD = re.compile(r"^[ \t]*#bytes[ \t].*BW average\[(Gb/sec|MB/sec)\]", re.MULTILINE)
 _UNIT = {"Gb/sec": 1e9 / 8, "MB/sec": float(1 << 20)}
 
 
@@ -45,7 +45,7 @@ def bandwidth(text: str) -> float | None:
 
 
 def _number(word: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", word) is not None
+    return re.fullmatch(r"\d{1,12}(\.\d{1,12})?", word) is not None
 
 
 def _ask(scope: Scope) -> Asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dslaunch.launch.command import quote
 from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed
 from dslaunch.preflight.checks._machine import MEMORY, memory, space
 
@@ -31,7 +32,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed("no cgroup limits memory")
     elif least < total * a.limits["warn"] / 100:
         words = f"a cgroup limits memory to {space(least)} of {space(total)}"
-        yield Verdict("warn", words, "all of it", see=f"cat {limits[least]}")
+        yield Verdict("warn", words, "all of it", see=f"cat {quote(limits[least])}")
     else:
         yield passed(f"a cgroup limits memory to {space(least)}")
 

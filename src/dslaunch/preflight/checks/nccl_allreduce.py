@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -13,9 +14,10 @@ from dslaunch.preflight.check import (
     UnansweredError,
     Verdict,
 )
+from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nccl_tests
-from dslaunch.preflight.checks._machine import INTERFACES, resolve
-from dslaunch.preflight.checks._measure import SLOW_MEANS, job_environment, slow, span, speed
+from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
+from dslaunch.preflight.checks._measure import SLOW_MEANS, slow, span, speed
 
 PROGRAM = "all_reduce_perf"
 WHICH = Question("which", [PROGRAM])
@@ -24,7 +26,8 @@ SECONDS = 120.0
 
 def _question(a: Answers) -> Question:
     argv = [a["which"][PROGRAM], "-b", "256M", "-e", "2G", "-f", "2", "-g", str(len(a.node.slots))]
-    return Question("run", {"argv": argv, "env": job_environment(a)}, SECONDS)
+    env = job.variables(a, interface_of(a))
+    return job.run(a, Command(tuple(argv)), env, what={"what": PROGRAM}, seconds=SECONDS)
 
 
 def _measure(nodes: Nodes) -> Mapping[str, Asked]:

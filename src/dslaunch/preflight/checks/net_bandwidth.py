@@ -27,7 +27,7 @@ from dslaunch.preflight.checks._measure import (
     span,
     speed,
 )  # fmt: skip
-from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.preflight.checks.net_mesh import address, port
 
 ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
@@ -54,12 +54,12 @@ def _partners(scope: Scope) -> list[dict[str, str]]:
 def _question(nodes: Nodes, host: str, to: str) -> Question | None:
     """None: one of the two cannot take part."""
     there = nodes.get(to)
-    if host not in nodes or there is None or not there.has("listen"):
+    if host not in nodes or there is None:
         return None
-    where, port = address(there), there["listen"]["port"]
-    if where is None or port is None:
+    where, held = address(there), port(there)
+    if where is None or held is None:
         return None
-    told = {"target": [where, port], "token": there.scope.token, "bytes": BYTES, "seconds": SECONDS}
+    told = {"target": [where, held], "token": there.scope.token, "bytes": BYTES, "seconds": SECONDS}
     return plain(nodes[host], "sending", told, 3 * SECONDS + 5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator, Mapping
 
 from dslaunch.preflight.check import (
@@ -14,6 +15,7 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
     Verdict,
+    as_on,
     odd_ones,
     passed,
     skipped,
@@ -61,7 +63,7 @@ def _default(text: str) -> str:
     found = [
         (int(r[6]), r[0])
         for r in rows
-        if len(r) > 7 and r[1] == r[7] == "00000000" and r[6].isdigit()
+        if len(r) > 7 and r[1] == r[7] == "00000000" and re.fullmatch("[0-9]{1,9}", r[6])
     ]
     return min(found, default=(0, ""))[1]
 
@@ -77,7 +79,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     names = _names(nodes)
     for name, hosts, common, count in odd_ones(names):
         words = f"its interface is {name}"
-        yield Verdict("warn", words, f"{common}, as on {count} nodes", hosts=hosts)
+        yield Verdict("warn", words, as_on(common, count), hosts=hosts)
 
 
 def _names(nodes: Nodes) -> Mapping[str, str]:

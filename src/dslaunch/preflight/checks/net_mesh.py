@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict
+from dslaunch.protocol.survey import Listening
 
 PAYLOAD = 64 * 1024
 """Bytes that each node sends to its neighbour; more than any frame, less than any buffer."""
@@ -43,31 +46,53 @@ def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
 
 def calls(nodes: Nodes) -> dict[str, Question]:
     """Whom every node calls; the first of them gets the payload."""
-    hosts = [host for host, a in nodes.items() if address(a) and a.has("listen")]
+    hosts = [host for host, a in nodes.items() if address(a) and port(a)]
     steps = list(range(1, len(hosts)))
     if len(hosts) > ALL_PAIRS:
         steps = [step for step in steps if step & (step - 1) == 0]
     found = {}
     for at, host in enumerate(hosts):
         others = [hosts[(at + step) % len(hosts)] for step in steps]
-        targets = {h: [address(nodes[h]), nodes[h]["listen"]["port"]] for h in others}
+        targets = {h: [address(nodes[h]), port(nodes[h])] for h in others}
         if targets:
             found[host] = _dial(targets, nodes[host].scope, others[0])
     return found
 
 
+def port(a: Answers) -> int | None:
+    """The port that the node holds for connections of other nodes; None if it holds none."""
+    held: Listening | None = a["listen"] if a.has("listen") else None
+    return held["port"] if held else None
+
+
 def address(a: Answers) -> str | None:
-    """What the others dial: as the cluster file says, as they resolve its name, or as it says."""
+    """What the others dial: as the cluster file says, as they resolve its name, or as it says.
+
+    A node can name any address: others then connect to it, but send nothing before the token of
+    this preflight was read from there. None of its own addresses stands for those who dial.
+    """
     if a.node.address is not None:
         return a.node.address
     own = (
         [i for i in a["interfaces"] if i["up"] and not i["loopback"]] if a.has("interfaces") else []
     )
-    real = [i["address"] for i in own if not i["name"].startswith(VIRTUAL)]
+    real = [
+        i["address"]
+        for i in own
+        if not i["name"].startswith(VIRTUAL) and _of_one_machine(i["address"])
+    ]
     named = a["resolve"].get(a.host, []) if a.has("resolve") else []
     good = [text for text in named if text in real]
     v4 = [text for text in real if ":" not in text]
     return next(iter([*good, *v4, *real]), None)
+
+
+@cache
+def _of_one_machine(text: str) -> bool:
+    """Whether it is an address that leads from other nodes to one of them."""
+    named = ipaddress.ip_address(text)
+    found = getattr(named, "ipv4_mapped", None) or named
+    return not (found.is_loopback or found.is_unspecified or found.is_multicast)
 
 
 def _then(nodes: Nodes) -> Mapping[str, Asked]:
@@ -79,11 +104,11 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     errors: dict[tuple[str, str], str] = {}
     unheard = []
     for host, question in asked.items():
-        answer = nodes[host].recorded.get(question.key, {})
-        if "value" not in answer:
+        called = nodes[host].found(question)
+        if called is None:
             unheard.append(host)
             continue
-        errors |= {(host, to): a["error"] for to, a in answer["value"].items() if "error" in a}
+        errors |= {(host, to): a["error"] for to, a in called.items() if "error" in a}
     for host in [h for h in nodes if h not in asked and len(nodes) > 1] + unheard:
         yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
     yield from blamed(errors, asked)

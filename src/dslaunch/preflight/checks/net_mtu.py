@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Asked, Check, Nodes, Scope, UnansweredError, Verdict, odd_ones
+from dslaunch.preflight.check import (
+    Asked,
+    Check,
+    Nodes,
+    Scope,
+    UnansweredError,
+    Verdict,
+    as_on,
+    odd_ones,
+)
 from dslaunch.preflight.checks._machine import INTERFACES, own_interface, resolve
 
 
@@ -25,7 +34,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     odd: set[str] = set()
     for size, hosts, common, count in odd_ones(sizes):
         odd |= set(hosts)
-        yield Verdict("warn", size, f"{common}, as on {count} nodes", hosts=hosts)
+        yield Verdict("warn", size, as_on(common, count), hosts=hosts)
     fine = tuple(host for host in sizes if host not in odd)
     if fine:
         yield Verdict("pass", sizes[fine[0]], hosts=fine)

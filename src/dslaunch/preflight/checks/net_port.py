@@ -51,9 +51,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 
 def _who(a: Answers) -> str:
-    answer = a.recorded.get(_owner(a.scope).key, {}).get("value", {})
-    found = re.search(r'\("([^"]{1,40})",pid=(\d+)', answer.get("out", ""))
-    return f" by {found[1]}, process {found[2]}" if found else ""
+    answer = a.found(_owner(a.scope))
+    found = re.search(r'\("([^"]{1,40})",pid=\d{1,10}', answer["out"] if answer else "")
+    return f" by {found[1]}" if found else ""
 
 
 CHECK = Check(

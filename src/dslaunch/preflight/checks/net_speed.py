@@ -13,6 +13,7 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
     Verdict,
+    as_on,
     odd_ones,
     passed,
     skipped,
@@ -52,7 +53,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     for speed, hosts, common, count in odd_ones(_speeds(nodes)):
-        yield Verdict("warn", speed, f"{common}, as on {count} nodes", hosts=hosts)
+        yield Verdict("warn", speed, as_on(common, count), hosts=hosts)
 
 
 def _speeds(nodes: Nodes) -> Mapping[str, str]:

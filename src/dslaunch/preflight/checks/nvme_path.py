@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from dslaunch.preflight.check import (
     Answers,
@@ -17,6 +16,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._machine import NETWORK_TYPES, is_missing, path_question
+from dslaunch.protocol.survey import PathStatus
 
 NEED = "zero-infinity"
 ROTATES = Question("read", ["/sys/block/*/queue/rotational"])
@@ -52,7 +52,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield Verdict(level, trouble, "a directory on the node's own NVMe disk")
         return
     if need:
-        error = a.recorded.get(_write(path).key, {}).get("error", "")
+        error = a.why(_write(path))
         if error:
             words = f"{path}: writing past the page cache: {error[0].lower() + error[1:]}"
             yield Verdict("fail", words, "O_DIRECT")
@@ -62,9 +62,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     )
 
 
-def _trouble(path: str, found: dict[str, Any], a: Answers) -> str:
-    mount = found["mount"] or {"type": "", "source": ""}
-    kind, source = str(mount["type"]), str(mount["source"])
+def _trouble(path: str, found: PathStatus, a: Answers) -> str:
+    mount = found["mount"]
+    kind, source = (mount["type"], mount["source"]) if mount else ("", "")
     if kind in NETWORK_TYPES or kind.startswith("fuse."):
         return f"{path} is on {kind}, which the nodes share"
     if kind in NO_DISK:

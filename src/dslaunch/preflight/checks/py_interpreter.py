@@ -4,25 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Nodes, Verdict, odd_ones, passed
+from dslaunch.launch import launchers
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Nodes,
+    UnansweredError,
+    Verdict,
+    as_on,
+    odd_ones,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks import _job as job
+
+NO_LIBRARY = (
+    "unset PYTHONHOME (`env:`, `activate:`, ~/.bashrc); or make the virtual environment again, "
+    "if the Python that it was made with was moved or removed"
+)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    version = ".".join(map(str, a.hello["python"]))
-    executable = a.hello["executable"]
-    wanted = a.node.python
-    if (wanted is not None and executable.split("/")[-1] != wanted.split("/")[-1]) or (
-        wanted is not None and wanted.startswith("/") and executable != wanted
-    ):
-        yield Verdict("fail", f"{wanted} is not there; {executable} answered", wanted)
+    if not launchers.starts_python(a.scope.job):
+        yield skipped("the job starts no Python")
+        return
+    found = job.entered(a)
+    if not found.activated and (a.node.activate or "").strip():
+        yield skipped("`activate:` fails; see py.activate")
+    elif found.installed is not None:
+        version = ".".join(map(str, found.installed.version))
+        yield passed(f"Python {version} at {found.installed.executable}")
     else:
-        yield passed(f"Python {version} at {executable}")
+        yield _without(a, found)
+
+
+def _without(a: Answers, found: job.Entered) -> Verdict:
+    name = a.node.python or "python3"
+    if found.tried["code"] is None:
+        words = f"{found.path or name} did not answer within {a.limits['seconds']:g} s"
+        fix = "look for a hung or overloaded file system below sys.path: `python3 -X importtime`"
+        return Verdict("fail", words, "an answer in a second", fix)
+    if not found.path:
+        after = "" if a.node.activate is None else " after the activate line"
+        return Verdict("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
+    if "No module named 'encodings'" in found.tried["err"]:  # CPython, Python/pylifecycle.c
+        words = f"{found.path} does not start: it does not find its own library"
+        return Verdict("fail", words, "a Python interpreter", NO_LIBRARY)
+    said = f": {found.last_words}" if found.last_words else ""
+    words = f"{found.path} does not run (exit code {found.tried['code']}){said}"
+    return Verdict("fail", words, "a Python interpreter")
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    versions = {host: ".".join(map(str, a.hello["python"][:2])) for host, a in nodes.items()}
+    versions: dict[str, str] = {}
+    for host, a in nodes.items():
+        if not launchers.starts_python(a.scope.job):
+            return
+        try:
+            found = job.installed(a)
+        except UnansweredError:
+            continue  # the node's own verdict says so
+        if found is not None:
+            versions[host] = ".".join(map(str, found.version[:2]))
     for version, hosts, common, count in odd_ones(versions):
-        expected = f"Python {common}, as on {count} nodes"
+        expected = as_on(f"Python {common}", count)
         yield Verdict("fail", f"Python {version}", expected, hosts=hosts)
 
 
@@ -34,6 +79,9 @@ CHECK = Check(
     fix="install it there, or correct `python:` or `activate:` of that node",
     see="command -v python3; python3 -V",
     source="imbue cluster-health: the same container everywhere",
+    then=job.then,
     judge=_judge,
     compare=_compare,
+    limits=job.LIMITS,
+    limits_mean="seconds in which Python must start",
 )

@@ -40,7 +40,10 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     if host is None:
         yield Verdict("skip", "there is no SLURM", hosts=tuple(nodes))
         return
-    shown = nodes[host].value(SHOWN)
+    try:
+        shown = nodes[host].value(SHOWN)
+    except UnansweredError as error:
+        raise UnansweredError(f"scontrol on {host}: {error}") from None
     if shown["code"]:
         words = (shown["err"].strip().splitlines() or ["no words"])[-1][:120]
         raise UnansweredError(f"scontrol on {host} failed: {words}")
@@ -56,10 +59,12 @@ def known(text: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(?:^|\s)(NodeName|NodeHostName|NodeAddr|State)=(\S+)", line))
-        reason = re.search(r"\sReason=(.*?)(?:\s\[[^\]]*\])?\s*$", line)
+        reason = line.partition(" Reason=")[2].strip()
+        if reason.endswith("]"):  # who set it, and when
+            reason = reason.rpartition(" [")[0].strip()
         if "State" in fields and "NodeName" in fields:
             for key in ("NodeAddr", "NodeHostName", "NodeName"):
-                found[fields.get(key, "")] = (fields["State"], reason[1] if reason else "")
+                found[fields.get(key, "")] = (fields["State"], reason)
     return found
 
 

@@ -25,6 +25,8 @@ WORD = "dslaunch-was-here"
 FEW = 8
 """Up to so many nodes it is done unasked: OpenSSH costs this machine a tenth of a second each."""
 AT_ONCE = 16
+LAST = 4096
+"""Characters of a client's errors in which its reason is looked for."""
 THROTTLED = ("kex_exchange_identification", "Connection reset by", "Connection closed by")
 """What a client says whose connection sshd dropped for having too many (MaxStartups)."""
 
@@ -36,7 +38,7 @@ def _why_not(scope: Scope) -> str:
         return ""
     if scope.cluster.transport == "srun":
         return "nobody logs in: the nodes are reached by steps of the allocation"
-    if scope.cluster.transport != "fabric":
+    if scope.cluster.transport not in ("auto", "fabric"):
         return "the nodes were reached with it"
     return f"more than {FEW} nodes; ask with --only {NAME}" if len(scope.nodes) > FEW else ""
 
@@ -83,7 +85,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 def _trouble(node: Node, done: Mapping[str, Any]) -> str:
     if not done["err"].strip():
         return f"the system's ssh ended with {done['code']} and did not run a command"
-    return f"the system's ssh does not get in: {from_words(node, done['err']).message}"
+    return f"the system's ssh does not get in: {from_words(node, done['err'][-LAST:]).message}"
 
 
 CHECK = Check(

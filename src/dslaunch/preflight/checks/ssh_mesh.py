@@ -16,7 +16,7 @@ from dslaunch.preflight.check import (
     Verdict,
 )
 from dslaunch.preflight.checks.net_mesh import blamed
-from dslaunch.preflight.checks.ssh_client import THROTTLED
+from dslaunch.preflight.checks.ssh_client import LAST, THROTTLED
 from dslaunch.transport.classify import from_words
 
 NAME = "ssh.mesh"
@@ -90,7 +90,7 @@ def _failed(a: Answers, question: Question) -> dict[tuple[str, str], str]:
     """Calls of a node that did not succeed, with the reason."""
     nodes = {node.host: node for node in a.scope.nodes}
     return {
-        (a.host, to): from_words(nodes[to], done["err"]).message
+        (a.host, to): from_words(nodes[to], done["err"][-LAST:]).message
         if done["err"].strip()
         else f"ssh ended with {done['code']}"
         for to, done in a.value(question).items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Nodes, UnansweredError, Verdict, odd_ones
+from dslaunch.preflight.check import Check, Nodes, UnansweredError, Verdict, as_on, odd_ones
 from dslaunch.preflight.checks._machine import CONTAINER
 
 
@@ -18,7 +18,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     odd: set[str] = set()
     for found, hosts, common, count in odd_ones(where):
         odd |= set(hosts)
-        yield Verdict("warn", found, f"{common}, as on {count} nodes", hosts=hosts)
+        yield Verdict("warn", found, as_on(common, count), hosts=hosts)
     fine = tuple(host for host in where if host not in odd)
     if fine:
         yield Verdict("pass", where[fine[0]], hosts=fine)

@@ -11,12 +11,13 @@ from dslaunch.preflight.check import (
     Check,
     Nodes,
     Question,
+    UnansweredError,
     Verdict,
     passed,
     skipped,
 )
+from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._machine import NVIDIA
-from dslaunch.preflight.checks.sw_versions import PACKAGES
 
 NVCC = "/usr/local/cuda/bin/nvcc"
 LIBAIO = "/usr/include/libaio.h"
@@ -24,24 +25,36 @@ TOOLS = Question("present", ["nvcc", NVCC, "c++", "ninja", LIBAIO])
 NEEDS = {"offload": ("cpu_adam",), "zero-infinity": ("async_io", "cpu_adam")}
 
 
+def _deepspeed(a: Answers) -> str:
+    """The directory that DeepSpeed is in; empty: it is not installed, or nobody could look."""
+    try:
+        found = job.installed(a)
+    except UnansweredError:
+        return ""
+    return found.packages["deepspeed"][1] if found and "deepspeed" in found.packages else ""
+
+
 def _built(a: Answers) -> Question | None:
     """Where DeepSpeed writes down which kernels were built when it was installed."""
-    if not a.has("packages") or not a.has("nvidia"):
+    found = _deepspeed(a)
+    if not a.has("nvidia"):
         return None
-    found = a["packages"]["versions"].get("deepspeed")
     needed = a["nvidia"] or any(purpose in NEEDS for purpose in a.scope.purposes)
     if not found or not needed:
         return None
-    return Question("texts", [f"{found[1]}/deepspeed/git_version_info_installed.py"], 5)
+    return Question("texts", [f"{found}/deepspeed/git_version_info_installed.py"], 5)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
+def _after(nodes: Nodes) -> Mapping[str, Asked]:
     built = {host: _built(a) for host, a in nodes.items()}
     return {h: {"built": question, "tools": TOOLS} for h, question in built.items() if question}
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if not a["packages"]["versions"].get("deepspeed"):
+    if job.installed(a) is None:
+        yield skipped(job.NOT_ENTERED)
+        return
+    if not _deepspeed(a):
         yield skipped("DeepSpeed is not installed there")
         return
     question = _built(a)
@@ -84,7 +97,8 @@ CHECK = Check(
     "DS_BUILD_OPS=1",
     see="ds_report",
     source="DeepSpeed 0.19 op_builder (cpu_adam.py, async_io.py), env_report.py",
-    ask=lambda scope: {"nvidia": NVIDIA, "packages": PACKAGES},
-    then=_then,
+    ask=lambda scope: {"nvidia": NVIDIA},
+    then=job.then,
+    after=_after,
     judge=_judge,
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dslaunch.launch.command import Command, activated
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -19,13 +18,12 @@ from dslaunch.preflight.check import (
     UnansweredError,
     Verdict,
 )
-from dslaunch.preflight.checks._machine import INTERFACES, resolve
+from dslaunch.preflight.checks import _job as job
+from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
 from dslaunch.preflight.checks._measure import (
     SLOW,
     SLOW_MEANS,
-    job_environment,
     limits,
-    program,
     said,
     shifts,
     slow,
@@ -33,6 +31,7 @@ from dslaunch.preflight.checks._measure import (
     speed,
 )  # fmt: skip
 from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
 
 NAME = "sw.dist-smoke"
 LIMITS: Mapping[str, float] = {**SLOW, "seconds": 60}
@@ -49,10 +48,9 @@ def _ask(scope: Scope) -> Asked:
 
 def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
     """Run it as the node runs a job: interpreter, activation, variables, interface."""
-    python = a.hello["executable"] if a.node.activate is None else a.node.python or "python3"
-    command = activated(Command((python, "-", json.dumps(told))), a.node.activate)
-    argument = {"argv": list(command.argv), "env": job_environment(a)}
-    return Question("run", argument, timeout, program("smoke"))
+    env = {"OMP_NUM_THREADS": "1", **job.variables(a, interface_of(a))}
+    command = job.python(a, job.program("smoke"), json.dumps(told))
+    return job.run(a, command, env, what={"what": "smoke", **told}, seconds=timeout)
 
 
 def _look(nodes: Nodes) -> Mapping[str, Asked]:
@@ -92,12 +90,9 @@ class Job:
         return _question(a, told, seconds + 5)
 
 
-def _seen(a: Answers) -> Mapping[str, Any]:
+def _seen(a: Answers) -> Torch:
     """What a node has of PyTorch. Raises UnansweredError."""
-    found: Mapping[str, Any] = said(a, _question(a, {}, LOOK))
-    if not {"torch", "gpus", "nccl", "gloo", "port"} <= set(found):
-        raise UnansweredError("the program printed no facts")
-    return found
+    return said(a, _question(a, {}, LOOK), TORCH)
 
 
 def _without(nodes: Nodes) -> dict[str, str]:
@@ -109,7 +104,7 @@ def _without(nodes: Nodes) -> dict[str, str]:
         except UnansweredError as error:
             why[host] = str(error)
         else:
-            if not (found["gloo"] or found["nccl"]):
+            if not (found.gloo or found.nccl):
                 why[host] = "PyTorch was built without torch.distributed"
             elif address(a) is None:
                 why[host] = "no address is known that the others could dial"
@@ -123,16 +118,15 @@ def _job(nodes: Nodes) -> Job | None:
     if not hosts:
         return None
     seen = [_seen(nodes[host]) for host in hosts]
-    fast = all(found["gpus"] and found["nccl"] for found in seen)
+    fast = all(found.gpus and found.nccl for found in seen)
     counts = [1] * len(hosts)
     if fast:
         counts = [
-            max(1, min(f["gpus"], len(nodes[h].node.slots)))
-            for h, f in zip(hosts, seen, strict=True)
+            max(1, min(f.gpus, len(nodes[h].node.slots))) for h, f in zip(hosts, seen, strict=True)
         ]
     starts = [sum(counts[:at]) for at in range(len(counts))]
     ranks = [tuple(range(s, s + count)) for s, count in zip(starts, counts, strict=True)]
-    meet = (str(address(nodes[hosts[0]])), int(seen[0]["port"]))
+    meet = (str(address(nodes[hosts[0]])), seen[0].port)
     backend = "nccl" if fast else "gloo"
     return Job(hosts, tuple(ranks), backend, meet, pairings(len(hosts)))
 
@@ -172,23 +166,21 @@ class Part:
 
 def _part(a: Answers, job: Job) -> Part:
     """Of a node's ranks those that failed first count. Raises UnansweredError."""
-    try:
-        ranks = said(a, job.asked(a))["ranks"]
-        first = ranks[0]
-        bad = sorted((r for r in ranks if "error" in r), key=lambda r: bool(r.get("late")))
-        return Part(
-            str(bad[0]["error"]) if bad else "",
-            str((bad or ranks)[0]["stage"]),
-            bool(bad and bad[0].get("late")),
-            frozenset(n for r in ranks for n in r.get("missing", ())),
-            frozenset(float(r[end]) for r in ranks for end in ("low", "high") if end in r),
-            max(float(r.get("init", 0)) for r in ranks),
-            first.get("single"),
-            float(first.get("all", 0)),
-            {int(at): float(rate) for at, rate in first.get("pairs", {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise UnansweredError("the program printed no figures") from None
+    ranks = said(a, job.asked(a), JOB_RESULT).ranks
+    first = ranks[0]
+    bad = sorted((r for r in ranks if r.error is not None), key=lambda r: r.late)
+    sums = (n for r in ranks for n in (r.low, r.high))
+    return Part(
+        error=(bad[0].error or "an error without a message") if bad else "",
+        stage=(bad or ranks)[0].stage,
+        late=bool(bad) and bad[0].late,
+        missing=frozenset(n for r in ranks for n in r.missing),
+        sums=frozenset(n for n in sums if n is not None),
+        init=max(r.init for r in ranks),
+        single=first.single,
+        whole=first.all,
+        pairs={int(at): rate for at, rate in first.pairs.items()},
+    )
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:

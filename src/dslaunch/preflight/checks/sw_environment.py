@@ -11,6 +11,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Verdict,
+    as_on,
     odd_ones,
     passed,
 )
@@ -61,7 +62,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
         values = {host: found.get(name, "") for host, found in said.items()}
         for value, hosts, common, count in odd_ones(values):
             words = f"{name}={value[:60]}" if value else f"{name} is not set"
-            expected = f"{common[:60] or 'not set'}, as on {count} nodes"
+            expected = as_on(common[:60] or "not set", count)
             yield Verdict("warn", words, expected, hosts=hosts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from dslaunch.launch.command import quote
 from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Verdict, passed
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
@@ -30,7 +31,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     old = [lock["path"] for lock in a.value(_place(a)) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-        yield Verdict("warn", f"an old lock: {old[0]}{more}", "none", f"rm {old[0]}")
+        yield Verdict("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
     else:
         yield passed("no old lock")
 

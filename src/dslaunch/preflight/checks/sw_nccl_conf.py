@@ -11,6 +11,7 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Verdict,
+    as_on,
     odd_ones,
     passed,
 )
@@ -51,7 +52,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
             words = (
                 f"{path} says other than on {count} nodes" if text != "[]" else f"{path} is missing"
             )
-            yield Verdict("warn", words, f"the same as on {count} nodes", hosts=hosts)
+            yield Verdict("warn", words, as_on("the same", count), hosts=hosts)
 
 
 CHECK = Check(

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Check, Level, Nodes, Question, Verdict, odd_ones
-
-MUST = ("torch", "deepspeed", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-"""Ranks with different ones do not understand each other."""
-SHOULD = ("accelerate", "flash-attn", "numpy", "transformers", "triton")
-PACKAGES = Question("packages", [*MUST, *SHOULD], 15)
+from dslaunch.preflight.check import Check, Level, Nodes, UnansweredError, Verdict, as_on, odd_ones
+from dslaunch.preflight.checks import _job as job
+from dslaunch.protocol.programs import Installed
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    said = {host: a["packages"]["versions"] for host, a in nodes.items() if a.has("packages")}
+    said: dict[str, Installed] = {}
+    for host, a in nodes.items():
+        try:
+            found = job.installed(a)
+        except UnansweredError as error:
+            yield Verdict("unknown", str(error), hosts=(host,))
+            continue
+        if found is None:
+            yield Verdict("skip", job.NOT_ENTERED, hosts=(host,))
+        else:
+            said[host] = found
     odd: set[str] = set()
-    for package in (*MUST, *SHOULD):
-        versions = {host: found.get(package, ["none"])[0] for host, found in said.items()}
+    for package in (*job.MUST, *job.SHOULD):
+        versions = {host: job.version(found, package) for host, found in said.items()}
         for version, hosts, common, count in odd_ones(versions):
             odd |= set(hosts)
-            has = f"{package} is missing" if version == "none" else f"{package} {version}"
-            others = "none" if common == "none" else f"{package} {common}"
-            level: Level = "fail" if package in MUST else "warn"
-            yield Verdict(level, has, f"{others}, as on {count} nodes", hosts=hosts)
-    for host, a in nodes.items():
-        if host not in said:
-            error = a.recorded.get(PACKAGES.key, {}).get("error", "it was not asked")
-            yield Verdict("unknown", error, hosts=(host,))
-        elif host not in odd:
-            named = [f"{p} {said[host][p][0]}" for p in MUST if p in said[host]]
-            yield Verdict("pass", ", ".join(named) or "no torch", hosts=(host,))
+            has = f"{package} {version}" if version else f"{package} is missing"
+            others = f"{package} {common}" if common else "none"
+            level: Level = "fail" if package in job.MUST else "warn"
+            yield Verdict(level, has, as_on(others, count), hosts=hosts)
+    for host, found in said.items():
+        if host not in odd:
+            named = [f"{p} {v}" for p in job.MUST if (v := job.version(found, p))]
+            # what a job lacks is said by sw.packages: here nothing is to be compared
+            level = "pass" if named else "skip"
+            yield Verdict(level, ", ".join(named) or "no torch is installed", hosts=(host,))
 
 
 CHECK = Check(
@@ -40,6 +46,6 @@ CHECK = Check(
     fix="install the environment of all nodes from one lock file, or use one container image",
     see="python -m pip list",
     source="NCCL 2.27 bootstrap.cc (version check); Google cluster-health-scanner configcheck",
-    ask=lambda scope: {"packages": PACKAGES},
+    then=job.then,
     compare=_compare,
 )

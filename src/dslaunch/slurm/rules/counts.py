@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules import sources
+from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.words import Command, Expansion, Literal, Word
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
+SOME_NODES = {"nodelist", "nodefile", "exclude", "relative", "het-group", "jobid"}
+"""Options of srun that may leave a step fewer nodes than the job has."""
+OWN_GPUS = {"gpus", "gres", "gpus-per-node", "gpus-per-task", "het-group", "jobid"}
+"""Options of srun that give a step other GPUs than the job has."""
+GPU_OPTIONS = ("gres", "tres-per-task", "gpus-per-task")
+GPU_KIND = re.compile(r"(?i)gpu|[ahblv]\d{2,3}|mi\d{3}|dgx|cuda|boost|ml|accel")
+"""Names of partitions, features and accounts that may bring GPUs along."""
+GPU_WORDS = re.compile(r"NCCL|CUDA|cuda|GPU|nvidia|rocm|deepspeed")
+CPU_WORDS = re.compile(r"gloo|use_cpu|--cpu\b|\bccl\b|mpi4py")
 RANK_OPTIONS = ("nproc_per_node", "num_gpus")
 GPUS = re.compile(r"(?:gpu:)?(?:([A-Za-z]\w*):)?(\d+)")
 SET_BY = {
@@ -32,12 +43,13 @@ TESTS = ("[", "[[", "test", "echo", "printf")
 def nodes_twice(reading: Reading) -> Iterator[Remark]:
     """A launcher that is told another number of nodes than SLURM."""
     script = reading.script
-    nodes = script.number("nodes")
     for launch in reading.launches:
         option = launch.option(*NODE_OPTIONS)
         said = script.constant(option.value) if option else None
+        source = _nodes_asked(script, launch)
+        nodes = int(source.text) if source else None
         if nodes and option and option.value and said and said.isdecimal() and int(said) != nodes:
-            asked = script.where(script.options["nodes"].place)[0]
+            asked = script.where(source.place)[0] if source else 0
             yield script.remark(
                 "nodes-mismatch",
                 "error",
@@ -47,6 +59,25 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
                 source="stas00/ml-engineering, orchestration/slurm, mismatching nodes number",
                 edits=_replaced(script, option.value, "$SLURM_NNODES"),
             )
+
+
+def _nodes_asked(script: Script, launch: Launch) -> Option | None:
+    """What says on how many nodes a launch runs, if it says so: its step, else the job. A step on
+    one node may be one of several that together are the training."""
+    step = launch.step.options if launch.step else {}
+    own = step.get("nodes")
+    if own is not None:
+        number = script.constant(own.value)
+        many = number is not None and number.isdecimal() and int(number) > 1
+        return replace(own, value=_literal(number, own)) if many and number else None
+    if SOME_NODES & step.keys() or script.number("nodes") is None:
+        return None
+    return script.options["nodes"]
+
+
+def _literal(text: str, option: Option) -> Word:
+    places = tuple(option.place for _ in text)
+    return Word((Literal(text, places, ""),), option.place, option.end)
 
 
 def _replaced(script: Script, word: Word, text: str) -> tuple[Edit, ...]:
@@ -61,6 +92,10 @@ def gpus_per_node(script: Script) -> tuple[int, Option] | None:
         match = GPUS.fullmatch(script.asked(name))
         if match and not script.heterogeneous:
             return int(match[2]), script.options[name]
+    each, tasks = script.number("gpus-per-task"), tasks_per_node(script, None)
+    told = {"nodes", "ntasks", "ntasks-per-node"} & script.options.keys()
+    if each and tasks and told:
+        return each * tasks, script.options["gpus-per-task"]
     total, nodes = GPUS.fullmatch(script.asked("gpus")), script.number("nodes")
     if total and nodes and int(total[2]) % nodes == 0:
         return int(total[2]) // nodes, script.options["gpus"]
@@ -76,6 +111,10 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
         said = script.constant(option.value) if option else None
         if not (found and option and option.value and said and said.isdecimal()):
             continue
+        if launch.step and OWN_GPUS & launch.step.options.keys():
+            continue
+        if _shares_node(reading, launch) and int(said) < found[0]:
+            continue
         gpus, asked = found
         if int(said) != gpus:
             line = script.where(asked.place)[0]
@@ -90,6 +129,45 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
                 source=sources.GRES,
                 edits=_replaced(script, option.value, "$SLURM_GPUS_ON_NODE"),
             )
+
+
+def _shares_node(reading: Reading, launch: Launch) -> bool:
+    """Whether others may use the rest of a node's GPUs: several launches in the background, or one
+    that chooses its devices."""
+    chosen = any(one.name == "CUDA_VISIBLE_DEVICES" for one in launch.command.all_assignments())
+    behind = sum(one.command.operator == "&" for one in reading.launches)
+    return chosen or (launch.command.operator == "&" and behind > 1)
+
+
+def no_gpus(reading: Reading) -> Iterator[Remark]:
+    """A training with a rank per GPU in a job that asks for none."""
+    script = reading.script
+    asked = {name for name in script.options if name.startswith("gpu") or name in GPU_OPTIONS}
+    kind = " ".join(script.asked(name) for name in ("partition", "constraint", "account", "qos"))
+    free = "exclusive" in script.options or GPU_KIND.search(kind)
+    if not script.lines or "nodes" not in script.options or asked or free or script.heterogeneous:
+        return
+    for launch in reading.launches:
+        ranks = launch.option(*RANK_OPTIONS)
+        own = launch.step.options.keys() if launch.step else set()
+        several = ranks is not None and script.constant(ranks.value) not in ("1", "0", None)
+        if several and ranks and not own & OWN_GPUS and _for_gpus(script, launch):
+            yield script.remark(
+                "no-gpu-request",
+                "warning",
+                ranks.place,
+                f"{ranks.given} is {script.constant(ranks.value)}, and no #SBATCH line asks for"
+                " GPUs: where they are GRES, the job gets none",
+                fix="#SBATCH --gpus-per-node=N",
+                source=sources.GRES,
+            )
+            return
+
+
+def _for_gpus(script: Script, launch: Launch) -> bool:
+    """Whether a script speaks of GPUs, and not of training on CPUs."""
+    cpu = CPU_WORDS.search(script.text) or launch.option("cpu")
+    return launch.program == "deepspeed" or bool(GPU_WORDS.search(script.text) and not cpu)
 
 
 def two_requests(reading: Reading) -> Iterator[Remark]:
@@ -136,7 +214,10 @@ def _too_many(script: Script, launch: Launch) -> str:
     if per_node and per_node.isdecimal() and int(per_node) > 1:
         return f"{per_node} {launch.program}s on each node"
     tasks = step["ntasks"].text if "ntasks" in step else script.asked("ntasks")
-    nodes = script.number("nodes") or 1
+    own = step["nodes"].text if "nodes" in step else ""
+    nodes = int(own) if own.isdecimal() else script.number("nodes")
+    if nodes is None or (own and not own.isdecimal()):
+        return ""
     if not per_node and tasks.isdecimal() and int(tasks) > nodes:
         return f"{tasks} {launch.program}s on {nodes} {'node' if nodes == 1 else 'nodes'}"
     return ""
@@ -219,6 +300,7 @@ def _uses(reading: Reading) -> Iterator[tuple[Command, Expansion]]:
 RULES = (
     nodes_twice,
     gpus_twice,
+    no_gpus,
     two_requests,
     launchers_per_node,
     unset_variables,

@@ -9,11 +9,19 @@ from dslaunch.lint import Edit, Remark
 from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules import sources
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.words import Command
+from dslaunch.slurm.words import Command, Word
 
 LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")
 SIGNAL = re.compile(r"(?P<target>[RB]{0,2}:)?(?P<name>\w+)(@\d+)?")
+SERVERS = (
+    *("vllm serve", "-m vllm.entrypoints.openai.api_server", "-m sglang.launch_server"),
+    *("trl vllm-serve", "-m http.server", "--block", "jupyter lab", "jupyter notebook"),
+    *("tensorboard", "redis-server", "tritonserver", "mlflow server", "text-generation-launcher"),
+    *("nvidia-smi dmon", "nvidia-smi -l", "dcgmi dmon", "sleep infinity", "tail -f", "rocm-smi -l"),
+)
+"""Words of commands that run until they are ended; `--block` is that of `ray start`."""
+ENDS = ("kill", "pkill", "killall", "scancel", "timeout")
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "2": "INT", "1": "HUP"}
 
 
@@ -31,7 +39,7 @@ def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
         alone = script.text[begin : command.place].strip() == "" and command.depth == 0
         yield script.remark(
             "hidden-exit-code",
-            "error",
+            "warning",
             command.place,
             f"the exit code is that of {_reader(script, command)}: a failed training looks like a"
             " good one",
@@ -84,6 +92,9 @@ def background(reading: Reading) -> Iterator[Remark]:
         command = launch.command
         if command.operator != "&" or command.shell > 0:
             continue
+        foreground = any(one.command.operator != "&" for one in reading.launches)
+        if command.depth > 0 and foreground:  # another branch has the job's own way
+            continue
         waits = [c for c in script.commands if c.name == "wait" and c.place > command.place]
         if not waits and not _lingers(script, command):
             yield script.remark(
@@ -110,6 +121,40 @@ def background(reading: Reading) -> Iterator[Remark]:
             )
 
 
+def endless_waits(reading: Reading) -> Iterator[Remark]:
+    """A bare `wait` behind a server in the background, which does not end."""
+    script = reading.script
+    servers = [
+        command
+        for command in script.commands
+        if command.operator == "&" and _serves(script.expanded(command.words), command)
+    ]
+    waits = [c for c in script.commands if c.name == "wait" and not c.arguments]
+    if not servers or not waits:
+        return
+    first, wait = servers[0], waits[-1]
+    between = [c for c in script.commands if first.place < c.place < wait.place]
+    own = {server.place for server in servers}
+    works = {one.command.place for one in reading.launches} - own
+    if any(c.place in works for c in between) and not any(c.name in ENDS for c in between):
+        yield script.remark(
+            "endless-wait",
+            "warning",
+            wait.place,
+            f"wait alone waits for the server in line {script.where(first.place)[0]} too, which"
+            " does not end: the job holds its nodes until the time limit",
+            fix="wait for the training: train=$! behind it, wait $train, and then end the server",
+            source=sources.BASH_WAIT,
+        )
+
+
+def _serves(words: tuple[Word, ...], command: Command) -> bool:
+    """Whether a command runs until it is ended."""
+    text = " ".join(word.value for word in words)
+    loops = command.keyword == "while" and command.name in ("true", ":")
+    return loops or any(f" {sign} " in f" {text} " for sign in SERVERS)
+
+
 def _lingers(script: Script, command: Command) -> bool:
     """Whether the script stays for another reason: a loop, or a sleep."""
     after = (other for other in script.commands if other.place > command.place)
@@ -124,7 +169,7 @@ def unbounded_restarts(reading: Reading) -> Iterator[Remark]:
     """A job that starts itself over for ever."""
     script = reading.script
     bounded = "SLURM_RESTART_COUNT" in script.text
-    for command in script.every_command():
+    for command in script.every_command:
         text = " ".join([command.name, *command.arguments])
         requeues = REQUEUE.search(text)
         again = command.name == "sbatch" and re.search(r"\$\{?(0|BASH_SOURCE)", text)
@@ -146,7 +191,7 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     """A job that may start over, and whose log begins anew then."""
     script = reading.script
     option = script.options.get("requeue")
-    requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command())
+    requeues = any(REQUEUE.search(" ".join([c.name, *c.arguments])) for c in script.every_command)
     mode = script.asked("open-mode")
     if not (option or requeues) or mode == "append" or re.search(r"%\d*r", script.asked("output")):
         return
@@ -206,7 +251,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
             "error",
             place,
             f"B: sends SIG{name} to the batch script alone, which has no trap for it and ends by"
-            " it: the job fails early, and nothing is saved",
+            " it: the job fails early, and SLURM ends its steps",
             fix=f"trap '...' {name}, or --signal={name}@... without B: for the steps",
             source=sources.SBATCH_SIGNAL,
         )
@@ -227,6 +272,7 @@ RULES = (
     hidden_exit_codes,
     lost_exit_codes,
     background,
+    endless_waits,
     unbounded_restarts,
     overwritten_logs,
     signals,

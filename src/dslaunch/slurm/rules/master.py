@@ -10,6 +10,7 @@ from itertools import pairwise
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules import sources
+from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell import inner_commands, read
 from dslaunch.slurm.words import Command, Expansion, Literal, Word
@@ -20,6 +21,10 @@ PORT_OPTIONS = ("master_port", "main_process_port")
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(:\d+)?")
 FALLBACK = re.compile(r":?[-=](localhost|127\.)")
 OWN_NAMES = ("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR")
+MANY_NODES = 128
+"""From here on the names may be longer than the 4,096 bytes that scontrol writes at once."""
+WHOLE_NODE_GPUS = 4
+"""A job with as many GPUs of each of several nodes hardly shares them with another."""
 FROM_JOB = "$((15000 + SLURM_JOB_ID % 10000))"
 
 
@@ -151,7 +156,7 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
 
 def _cuts_list(expansion: Expansion) -> bool:
     """Whether it is the node list itself, or something cut out of it as text."""
-    if not re.search(r"SLURM_(JOB_)?NODELIST", expansion.raw):
+    if not re.search(r"SLURM_(JOB_)?NODELIST", expansion.raw) or expansion.within:
         return False
     cuts = ("cut", "awk", "sed", "tr", "echo")
     commands = read(expansion.commands) if expansion.commands else ()
@@ -187,13 +192,14 @@ def broken_pipes(reading: Reading) -> Iterator[Remark]:
         strict = script.setting("e", "errexit", other.place)
         strict = strict and script.setting("", "pipefail", other.place)
         first = " ".join(other.arguments) in ("-n 1", "-n1", "-1", "--lines=1", "-n 1 -")
-        if command.name == "scontrol" and other.name == "head" and strict:
+        many = (script.number("nodes") or 0) >= MANY_NODES
+        if command.name == "scontrol" and other.name == "head" and strict and many:
             yield script.remark(
                 "broken-pipe",
-                "error",
+                "warning",
                 other.place,
-                "head leaves after a line, scontrol dies of the broken pipe, and with -e and"
-                " pipefail that ends the job: by chance, and on big allocations only",
+                "head leaves after a line; names of so many nodes fill more than one buffer, and"
+                " if scontrol writes the next one too late, -e and pipefail end the job",
                 fix="sed -n 1p, which reads to the end",
                 source=sources.HEAD,
                 edits=(Edit(other.place, other.end, "sed -n 1p"),) if first else (),
@@ -210,7 +216,7 @@ def _pipes(script: Script) -> Iterator[tuple[Command, Command]]:
 
 def fixed_ports(reading: Reading) -> Iterator[Remark]:
     """A port that two jobs on a node would both want."""
-    if "exclusive" in reading.script.options:
+    if alone_on_nodes(reading.script):
         return
     for given in ports(reading):
         if (given.value.constant or "").isdecimal():
@@ -223,6 +229,13 @@ def fixed_ports(reading: Reading) -> Iterator[Remark]:
         if match and isinstance(last, Literal) and not _single(launch):
             places = last.places[match.start(1) :]
             yield _fixed_port(reading, match[1], places[0], places[-1] + 1)
+
+
+def alone_on_nodes(script: Script) -> bool:
+    """Whether no other job is to be expected on the job's nodes."""
+    found = gpus_per_node(script)
+    gpus = found is not None and found[0] >= WHOLE_NODE_GPUS and script.several_nodes
+    return gpus or "exclusive" in script.options or script.asked("mem") == "0"
 
 
 def _range(word: Word) -> tuple[int, int]:
@@ -276,14 +289,24 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
             continue
         start, end = _range(option.value)
         plain = reading.script.text[start:end] == option.value.value
+        held = option.value.value.startswith("$")
+        escaped = held and reading.script.text[start - 1] == "\\"
+        edits = (Edit(start, end, "$SLURM_JOB_ID"),) if plain and not held else ()
+        edits = (Edit(start - 1, start, ""),) if plain and escaped else edits
         yield reading.script.remark(
             "fixed-rendezvous-id",
-            "warning",
+            "info",
             start,
-            f"the id {option.value.value} is every job's: what an earlier run left behind may join",
-            fix="the job's own number: $SLURM_JOB_ID",
+            f"in single quotes \\{option.value.value} keeps its dollar sign: the id is that text,"
+            " the same for every job"
+            if held
+            else f"every job of this script has the id {option.value.value}: two of them on one"
+            " node and port would form one group",
+            fix="write $SLURM_JOB_ID without the backslash"
+            if held
+            else "the job's own number: $SLURM_JOB_ID",
             source=sources.TORCHRUN_ID,
-            edits=(Edit(start, end, "$SLURM_JOB_ID"),) if plain else (),
+            edits=edits,
         )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dslaunch.lint import Edit, Remark
-from dslaunch.slurm.launches import SHELLS, Reading, Step
+from dslaunch.lint import Edit, Level, Remark
+from dslaunch.slurm.launches import SHELLS, Launch, Reading, Step
 from dslaunch.slurm.rules import sources
+from dslaunch.slurm.rules.counts import gpus_per_node
+from dslaunch.slurm.rules.directives import tasks_per_node
+from dslaunch.slurm.script import Script
 from dslaunch.slurm.words import Assignment, Expansion
 
 RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
@@ -16,30 +19,57 @@ IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")
 
 def early_ranks(reading: Reading) -> Iterator[Remark]:
     """A rank that the batch script's shell puts in: 0, on every node."""
-    script = reading.script
     seen: set[int] = set()
     ignored = set(_ignored_places(reading))
     for step in reading.steps:
+        shown = set(_shown_places(step))
         for expansion in _expansions(step):
-            if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
+            early = expansion.name in RANKS and expansion.shell == 0
+            if early and expansion.place not in seen | shown and not _one_task(reading, step):
                 seen.add(expansion.place)
-                certain = step.inner and expansion.quoted
-                idle = expansion.place in ignored
-                follows = "which c10d ignores" if idle else "and training hangs"
-                yield script.remark(
-                    "early-rank",
-                    "warning" if idle else "error",
-                    expansion.place,
-                    f"{expansion.raw} is put in by the batch script's shell, where it is 0: every"
-                    f" node gets 0, {follows}",
-                    fix=f"write \\{expansion.raw}"
-                    if certain
-                    else f"let the node's shell do it: srun bash -c '... {expansion.raw} ...'",
-                    source=sources.EXPANSION,
-                    edits=(Edit(expansion.place, expansion.place, "\\"),) if certain else (),
-                )
-    if any(launch.step for launch in reading.launches):
-        yield from _assigned(reading, seen)
+                yield _early(reading.script, step, expansion, idle=expansion.place in ignored)
+    yield from _exported(reading, seen)
+
+
+def _early(script: Script, step: Step, expansion: Expansion, *, idle: bool) -> Remark:
+    certain = bool(step.inner) and expansion.quoted
+    rank = _is_rank(script, expansion.place)
+    follows = ", which c10d ignores" if idle else ", and training hangs" if rank else ""
+    level: Level = "info" if idle else "error" if rank else "warning"
+    return script.remark(
+        "early-rank",
+        level,
+        expansion.place,
+        f"{expansion.raw} is put in by the batch script's shell, where it is 0: every"
+        f" node gets 0{follows}",
+        fix=f"write \\{expansion.raw}"
+        if certain
+        else f"let the node's shell do it: srun bash -c '... {expansion.raw} ...'",
+        source=sources.EXPANSION,
+        edits=(Edit(expansion.place, expansion.place, "\\"),) if certain else (),
+    )
+
+
+def _is_rank(script: Script, place: int) -> bool:
+    """Whether what stands at a place is a rank's value: `--node_rank X`, `RANK=X`."""
+    before = script.text[max(0, place - 60) : place].rstrip(" \t\n=\\\"'")
+    return before.lower().endswith("rank")
+
+
+def _shown_places(step: Step) -> Iterator[int]:
+    """Where a step only prints a rank."""
+    for command in step.inner:
+        if command.name in ("echo", "printf"):
+            for word in command.words:
+                yield from (expansion.place for expansion in word.expansions)
+
+
+def _one_task(reading: Reading, step: Step) -> bool:
+    """Whether a step has one task alone, whose rank is 0 in any case."""
+    tasks = step.options["ntasks"].text if "ntasks" in step.options else ""
+    job = "" if reading.script.heterogeneous else reading.script.asked("nodes")
+    nodes = step.options["nodes"].text if "nodes" in step.options else job
+    return tasks == "1" or (nodes == "1" and tasks_per_node(reading.script, step) == 1)
 
 
 def _ignored_places(reading: Reading) -> Iterator[int]:
@@ -55,8 +85,14 @@ def _expansions(step: Step) -> Iterator[Expansion]:
         yield from word.expansions
 
 
-def _assigned(reading: Reading, seen: set[int]) -> Iterator[Remark]:
+def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
+    """Ranks that programs take from the environment, and that the batch script gives them."""
+    wanted = {name for launch in reading.launches for name in _names_read(launch)}
+    wanted |= {name for step in reading.steps for name in _names_on_nodes(step)}
+    given = {one.name for step in reading.steps for c in step.inner for one in c.all_assignments()}
     for one in _assignments(reading):
+        if one.name not in wanted - given or not reading.script.exported(one.name):
+            continue
         for expansion in one.value.expansions:
             if expansion.name in RANKS and expansion.shell == 0 and expansion.place not in seen:
                 yield reading.script.remark(
@@ -68,6 +104,23 @@ def _assigned(reading: Reading, seen: set[int]) -> Iterator[Remark]:
                     fix=f"set it behind srun: srun bash -c '{one.name}={expansion.raw} ...'",
                     source=sources.EXPANSION,
                 )
+
+
+def _names_read(launch: Launch) -> tuple[str, ...]:
+    """The variables for ranks that a program reads: launchers set those of their ranks."""
+    if launch.step is None:
+        return ()
+    if launch.launcher:
+        return ("PET_NODE_RANK",) if launch.torch else ()
+    return ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+
+
+def _names_on_nodes(step: Step) -> Iterator[str]:
+    """The variables that the shell on the node takes from the environment."""
+    for command in step.inner:
+        words = () if command.name in ("echo", "printf") else command.all_words()
+        for word in words:
+            yield from (one.name for one in word.expansions if one.shell > 0 and one.name)
 
 
 def _assignments(reading: Reading) -> Iterator[Assignment]:
@@ -135,7 +188,7 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
     """CUDA_VISIBLE_DEVICES by hand."""
     for command in reading.texts():
         for one in command.all_assignments():
-            if one.name == "CUDA_VISIBLE_DEVICES" and one.value.value:
+            if one.name == "CUDA_VISIBLE_DEVICES" and one.value.value and not _all(reading, one):
                 yield reading.script.remark(
                     "cuda-visible-devices",
                     "warning",
@@ -145,6 +198,13 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
                     fix="leave it, and choose by LOCAL_RANK or SLURM_LOCALID in the program",
                     source=sources.CUDA,
                 )
+
+
+def _all(reading: Reading, one: Assignment) -> bool:
+    """Whether a list names every GPU of a node, in whatever order."""
+    found = gpus_per_node(reading.script)
+    count = found[0] if found else max(2, one.value.value.count(",") + 1)
+    return sorted(one.value.value.split(",")) == sorted(map(str, range(count)))
 
 
 def ignored_node_rank(reading: Reading) -> Iterator[Remark]:

@@ -1,11 +1,16 @@
 """Where the rules are from. Facts about SLURM were tried on version 22.05.8."""
 
 SBATCH = "SLURM, sbatch(1)"
+SPANK = "SLURM, spank(7): options that plugins add"
 SBATCH_EXPORT = "SLURM, sbatch(1), --export; SmartSim pull request 104"
 SBATCH_SIGNAL = "SLURM, sbatch(1), --signal"
 SBATCH_OUTPUT = "SLURM, sbatch(1), --output and --open-mode"
+SBATCH_DIRECTORY = "SLURM, CHANGELOG of 23.02: directories of output files are created"
 SBATCH_VARIABLES = "SLURM, sbatch(1), output environment variables"
-SRUN_CPUS = "SLURM 22.05 release notes; stas00/ml-engineering, orchestration/slurm/performance.md"
+SRUN_CPUS = (
+    "SLURM, release notes of 22.05 (SLURM_CPUS_PER_TASK no longer read) and 23.11 (read again);"
+    " srun/opt.c, env_vars"
+)
 SRUN_KILL = (
     "SLURM, srun(1), --kill-on-bad-exit; stas00/ml-engineering, orchestration/slurm/launchers"
 )
@@ -28,8 +33,11 @@ PORT = "Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-eng
 DEEPSPEED = "DeepSpeed, launcher/runner.py, --no_ssh"
 ACCELERATE = "Accelerate, accelerate launch: --num_machines, --machine_rank, --main_process_ip"
 PIPEFAIL = "bash(1), pipelines and pipefail"
+BASH_SPLIT = "bash(1), arrays: ${NAME[@]}; word splitting"
+BASH_SYNTAX = "bash(1), -n"
 BASH_WAIT = "bash(1), wait"
 BASH_TRAP = "bash(1), signals: a trap runs when the command in the foreground has ended"
 REQUEUE = "SLURM, scontrol(1), requeue; sbatch(1), SLURM_RESTART_COUNT; TorchX slurm_scheduler.py"
 GRES = "SLURM, gres.html; awsome-distributed-ai issue 71"
+LIMITS = "dslaunch, slurm/script.py: MOST_EXPANDED"
 CUDA = "ray-project/ray issue 61073"

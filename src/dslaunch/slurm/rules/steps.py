@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm.launches import Launch, Reading, Step
 from dslaunch.slurm.rules import sources
+from dslaunch.slurm.script import Script
+from dslaunch.slurm.shell import read
+from dslaunch.slurm.words import Expansion, Word
 
 TORCH_OPTIONS = (
     *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
@@ -17,6 +21,7 @@ TORCH_OPTIONS = (
     *("duplicate_stdout_filters", "duplicate_stderr_filters"),
 )
 CPUS = "cpus-per-task"
+LIST_OPTIONS = ("-w", "--nodelist", "-x", "--exclude")
 
 
 def first_node_only(reading: Reading) -> Iterator[Remark]:
@@ -27,10 +32,11 @@ def first_node_only(reading: Reading) -> Iterator[Remark]:
         nodes = launch.option("nnodes", "num_machines")
         one = nodes is not None and script.constant(nodes.value) == "1"
         several = script.several_nodes and not one and launch.option("standalone") is None
+        certain = launch.command.depth == 0
         if alone and several and (launch.torch or (launch.program == "accelerate" and nodes)):
             yield script.remark(
                 "no-srun",
-                "error",
+                "error" if certain else "warning",
                 launch.place,
                 f"the batch script runs on the first node alone, and so does {launch.program}: it"
                 " waits for the others, or trains without them",
@@ -86,8 +92,10 @@ def static_rank(reading: Reading) -> Iterator[Remark]:
     for launch in reading.launches:
         if not launch.step or not reading.script.several_nodes:
             continue
-        static = launch.torch and launch.option("master_addr") and not launch.option("rdzv_backend")
-        accelerate = launch.program == "accelerate" and launch.option("num_machines")
+        backend = launch.option("rdzv_backend")
+        dealt = backend is not None and backend.text not in ("static", "")  # c10d and its like
+        static = launch.torch and launch.option("master_addr") and not backend
+        accelerate = launch.program == "accelerate" and launch.option("num_machines") and not dealt
         name = "machine_rank" if accelerate else "node_rank"
         if (static or accelerate) and not launch.option(name, "rdzv_endpoint"):
             yield reading.script.remark(
@@ -108,8 +116,9 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
         return
     for step in _training(reading):
         option = step.options.get("kill-on-bad-exit")
-        wanted = option is not None and option.text != "0"
-        if wanted or not _several_tasks(reading, step):
+        chosen = option is not None
+        limit = step.options["wait"].text if "wait" in step.options else "0"
+        if chosen or limit != "0" or not _several_tasks(reading, step):
             continue
         yield script.remark(
             "no-kill-on-bad-exit",
@@ -118,7 +127,7 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
             "when one task fails, srun leaves the others waiting for it until a timeout of theirs",
             fix="srun --kill-on-bad-exit=1",
             source=sources.SRUN_KILL,
-            edits=() if option else (Edit(step.end, step.end, " --kill-on-bad-exit=1"),),
+            edits=(Edit(step.end, step.end, " --kill-on-bad-exit=1"),),
         )
 
 
@@ -126,7 +135,8 @@ def _training(reading: Reading) -> Iterator[Step]:
     """Each step that trains, once."""
     seen: set[int] = set()
     for launch in reading.launches:
-        if launch.step and launch.step.place not in seen:
+        trains = launch.launcher or launch.program == "python"
+        if trains and launch.step and launch.step.place not in seen:
             seen.add(launch.step.place)
             yield launch.step
 
@@ -140,22 +150,82 @@ def _several_tasks(reading: Reading, step: Step) -> bool:
 
 
 def cpus_of_steps(reading: Reading) -> Iterator[Remark]:
-    """--cpus-per-task, which srun no longer takes from the job."""
+    """--cpus-per-task, which srun of SLURM 22.05 and 23.02 does not take from the job.
+
+    Before and after, it reads SLURM_CPUS_PER_TASK; only those two read SRUN_CPUS_PER_TASK instead.
+    """
     script = reading.script
-    if CPUS not in script.options or "SRUN_CPUS_PER_TASK" in script.assigned:
+    if script.asked(CPUS) in ("", "1") or "SRUN_CPUS_PER_TASK" in script.assigned:
+        return
+    bind = script.last("SLURM_CPU_BIND", len(script.text))
+    if bind and bind.value.value.endswith("none"):
         return
     for step in _training(reading):
-        if not {CPUS, "cpus-per-gpu", "exact", "exclusive"} & step.options.keys():
+        unbound = "cpu-bind" in step.options and step.options["cpu-bind"].text.endswith("none")
+        if not unbound and not {CPUS, "cpus-per-gpu"} & step.options.keys():
             yield script.remark(
                 "srun-cpus",
-                "warning",
+                "info",
                 step.place,
-                f"since SLURM 22.05 srun does not take --{CPUS} from the job: each task may get one"
-                " CPU",
+                f"in SLURM 22.05 and 23.02, not in later releases, srun does not take --{CPUS} from"
+                " the job: each task may get one CPU",
                 fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
                 source=sources.SRUN_CPUS,
                 edits=(Edit(step.end, step.end, ' --cpus-per-task="$SLURM_CPUS_PER_TASK"'),),
             )
+
+
+def split_lists(reading: Reading) -> Iterator[Remark]:
+    """A list in an option's value that the shell makes several words of: those behind the first
+    become the program and its arguments."""
+    script = reading.script
+    for step in reading.steps:
+        words = [word for word in step.command.words if word.place >= step.place]
+        for before, word in pairwise(words):
+            for piece in word.pieces:
+                option = word.value.partition("=")[0] if word.value.startswith("--") else ""
+                name = option or (before.bare if before.bare in LIST_OPTIONS else "")
+                if name and isinstance(piece, Expansion) and _splits(script, piece):
+                    yield script.remark(
+                        "split-list",
+                        "error",
+                        piece.place,
+                        f"{piece.raw} becomes a word per element: {name} gets the first, and srun"
+                        " takes the second for the program",
+                        fix=f'{name}=$(IFS=,; echo "${{{piece.name}[*]}}")'
+                        if piece.name and "[" in piece.raw
+                        else f'{name}="$(scontrol show hostnames | paste -sd,)"',
+                        source=sources.BASH_SPLIT,
+                    )
+
+
+def _splits(script: Script, expansion: Expansion) -> bool:
+    """Whether an expansion is certainly several words, if its job has several nodes."""
+    several = (script.number("nodes") or 0) > 1
+    if expansion.commands is not None:
+        return several and not expansion.quoted and _is_node_list(Word((expansion,), 0, 0))
+    every = expansion.raw == f"${{{expansion.name}[@]}}"
+    joined = expansion.raw == f"${{{expansion.name}[*]}}" and not expansion.quoted
+    given = script.last(expansion.name, expansion.place)
+    if given is None:
+        return False
+    if every or joined:
+        elements = given.value.array or ()
+        return len(elements) > 1 or any(_is_node_list(element) for element in elements)
+    plain = expansion.raw in (f"${expansion.name}", f"${{{expansion.name}}}")
+    return plain and not expansion.quoted and several and _is_node_list(given.value)
+
+
+def _is_node_list(word: Word) -> bool:
+    """Whether a word is what `scontrol show hostnames` prints, all of it."""
+    if len(word.pieces) != 1 or not isinstance(word.pieces[0], Expansion):
+        return False
+    text = word.pieces[0].commands
+    commands = read(text) if text is not None else []
+    return len(commands) == 1 and commands[0].arguments[:2] in (
+        ("show", "hostnames"),
+        ("show", "hostname"),
+    )
 
 
 def abbreviations(reading: Reading) -> Iterator[Remark]:
@@ -209,6 +279,7 @@ RULES = (
     static_rank,
     kill_on_bad_exit,
     cpus_of_steps,
+    split_lists,
     abbreviations,
     old_launchers,
 )

@@ -53,6 +53,12 @@ def in_order(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
     return tuple(sorted(remarks, key=lambda r: (r.file, r.line, r.column, ORDER.index(r.level))))
 
 
+def fails(remarks: Iterable[Remark], *, strict: bool = False) -> bool:
+    """Whether a check with these remarks has failed: at an error, and if strict at a warning."""
+    failing = ("error", "warning") if strict else ("error",)
+    return any(remark.level in failing for remark in remarks)
+
+
 def mended(text: str, remarks: Iterable[Remark]) -> str:
     """The text with all edits made; of edits that overlap, the first in the text."""
     edits = sorted(

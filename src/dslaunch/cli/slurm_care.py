@@ -1,0 +1,93 @@
+"""Who looks after the ranks of a SLURM job: SLURM alone, or `dslaunch run` within the job."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dslaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dslaunch.cli.options import Asked
+    from dslaunch.render.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What the command line says of it."""
+
+    supervised: bool | None
+    """None: as the cluster file says."""
+    restarts: int | None
+    """None: as the cluster file says."""
+    hang_timeout: float | None
+    no_preflight: bool
+    force: bool
+
+
+def cared_for(batch: Batch, asked: Asked, care: Care, file: Path | None) -> Batch:
+    """The batch with what the command line and the cluster file say of restarts and supervision.
+
+    Raises UsageError for what a plain job cannot do, PlanError for what a supervised one cannot,
+    ConfigError where the cluster file cannot be read any more.
+    """
+    slurm = batch.slurm
+    wanted = slurm.supervised if care.supervised is None else care.supervised
+    job = replace(asked.job, restarts=_restarts(batch, care))
+    if not wanted:
+        _check_plain(batch, care, job.restarts)
+        launch = replace(batch.launch, job=replace(batch.launch.job, restarts=job.restarts))
+        return replace(batch, launch=launch)
+    from dslaunch.cluster.load import read_text
+    from dslaunch.render.supervised import Supervised, cluster_file, supervised
+
+    assert file is not None  # `asked` was read from it
+    workdir = batch.launch.decided.workdir
+    own = (placement.node.python for placement in batch.launch.placements)
+    how = Supervised(
+        file=cluster_file(read_text(file), asked.cluster.name, job, workdir),
+        pythons=tuple(dict.fromkeys((sys.executable, *filter(None, own)))),
+        hang_timeout=care.hang_timeout,
+        preflight=not care.no_preflight,
+        force=care.force,
+    )
+    return supervised(batch, job, how)
+
+
+def _restarts(batch: Batch, care: Care) -> int:
+    """How often the ranks are restarted within the job."""
+    from dslaunch.launch.launchers.elastic import default_restarts
+    from dslaunch.run.launch import ELASTIC
+
+    given = batch.slurm.restarts if care.restarts is None else care.restarts
+    if given is not None:
+        return given
+    job = batch.launch.job
+    return default_restarts(_nodes(batch), job.min_nodes) if job.launcher == ELASTIC else 0
+
+
+def _nodes(batch: Batch) -> int:
+    from dslaunch.render.batch import grouped
+
+    return sum(group.nodes for group in grouped(batch))
+
+
+def _check_plain(batch: Batch, care: Care, restarts: int) -> None:
+    """Raise UsageError for what takes `dslaunch run` in the job."""
+    from dslaunch.run.launch import ELASTIC
+
+    alone = {
+        "--hang-timeout": care.hang_timeout is not None,
+        "--no-preflight": care.no_preflight,
+        "restarts": restarts > 0 and batch.launch.job.launcher != ELASTIC,
+    }
+    named = [name for name, given in alone.items() if given]
+    if named:
+        raise UsageError(
+            f"{', '.join(named)}: SLURM alone cannot do this",
+            hint="add --supervised, or `supervised: true` below `slurm:`; after a failure "
+            "`slurm.requeue` starts the whole job again",
+        )

@@ -1,0 +1,164 @@
+"""`dslaunch trust`: compare and record the host keys of all nodes and jump hosts."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dslaunch.cli import ui
+from dslaunch.cli.options import ClusterFile, open_cluster, read_text
+from dslaunch.errors import NodeError, NodeFailure, UsageError
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Cluster
+    from dslaunch.transport.ssh.hostkeys import Presented, Status
+    from dslaunch.transport.ssh.trust import Listed, PublicKey
+
+BY_SSH = ("auto", "fabric", "openssh")
+
+
+def trust(
+    file: ClusterFile = None,
+    fingerprints: Annotated[
+        Path | None,
+        typer.Option(
+            "--fingerprints",
+            metavar="FILE",
+            help="Record only the keys that this list has, and ask nothing.",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Compare and record the host keys of all nodes and jump hosts.
+
+    Shows the fingerprints of the keys that no known_hosts file has yet, asks once, and adds them to
+    the file that ssh would add them to. Changed and revoked keys are never replaced.
+
+    Example: dslaunch trust cluster.yaml --fingerprints fingerprints.txt
+    """
+    import json as jsonlib
+
+    from dslaunch.report.trust import as_data, summary
+    from dslaunch.transport.ssh.trust import parse_list
+
+    cluster = open_cluster(file)
+    if cluster.transport not in BY_SSH:
+        raise UsageError(f"transport `{cluster.transport}` uses no SSH: no host keys are needed")
+    listed = None
+    if fingerprints is not None:
+        listed = parse_list(read_text(fingerprints), str(fingerprints))
+    done, failures = _rounds(cluster, listed, str(fingerprints))
+    if json:
+        ui.result(jsonlib.dumps(as_data(done), indent=2))
+    else:
+        ui.result(summary(done))
+    failures += [each.failure for each in done if each.failure is not None]
+    if failures:
+        raise NodeError(tuple(failures))
+    if any(each.status == "declined" for each in done):
+        raise typer.Exit(1)
+
+
+def _rounds(
+    cluster: Cluster, listed: Sequence[Listed] | None, name: str
+) -> tuple[list[Presented], list[NodeFailure]]:
+    """Ask hosts in the order in which they can be reached: jump hosts are verified first."""
+    from dslaunch.transport.ssh import hostkeys
+    from dslaunch.transport.ssh.files import KnownHosts, client_of
+    from dslaunch.transport.ssh.gather import Gatherer
+    from dslaunch.transport.ssh.trust import hosts_of
+
+    import paramiko  # noqa: F401 - here, before threads: its imports are circular  # isort: skip
+
+    hosts, unresolved = hosts_of(client_of(cluster.ssh), cluster.nodes)
+    wrong = [
+        NodeFailure(host, "route", f"its route cannot be resolved ({why})", detail=why)
+        for host, why in unresolved.items()
+    ]
+    waiting, done = list(hosts), list[hostkeys.Presented]()
+    with Gatherer(cluster.ssh) as gatherer:
+        while waiting:
+            verified = {e.host.place for e in done if e.status in hostkeys.VERIFIED}
+            ready = hostkeys.reachable(waiting, verified)
+            if not ready:
+                done += map(hostkeys.not_reached, waiting)
+                break
+            waiting = [host for host in waiting if host not in ready]
+            every = listed is not None
+            found = hostkeys.examine_all(ready, gatherer, KnownHosts(), cluster.ssh, every=every)
+            done += _settled(found, listed, name)
+    return done, wrong
+
+
+def _settled(
+    found: Sequence[Presented], listed: Sequence[Listed] | None, name: str
+) -> list[Presented]:
+    """Record the new keys that the list or the user accepts. Raises UsageError without either."""
+    from dslaunch.transport.ssh.hostkeys import compared
+
+    if listed is not None:
+        found = [compared(e, listed, name) if e.status == "new" else e for e in found]
+    new = [each for each in found if each.status == "new"]
+    accepted = bool(new) and (listed is not None or _asked(new))
+    if accepted:
+        _record(new)
+    status: Status = "recorded" if accepted else "declined"
+    return [replace(e, status=status) if e.status == "new" else e for e in found]
+
+
+def _asked(new: Sequence[Presented]) -> bool:
+    """Show all fingerprints and ask once. Raises UsageError if nobody can answer."""
+    from dslaunch.report.trust import rows
+
+    ui.say(ui.table(rows(new)))
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{len(new)} host keys are not recorded yet, and standard input is no terminal: "
+            "nobody can confirm them",
+            hint="call it in a terminal, or give a list of what is right: --fingerprints FILE",
+        )
+    places = ", ".join(dict.fromkeys(str(_file(each)) for each in new))
+    ui.say(
+        "Compare them with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the "
+        "console of each host, or with a list of your provider or administrator."
+    )
+    ui.say(f"Record them in {places}? Type yes or no:")
+    return sys.stdin.readline().strip().lower() == "yes"
+
+
+def _file(each: Presented) -> Path:
+    """Return the file for a host's keys. Raises UsageError if the configuration names none."""
+    from dslaunch.transport.ssh.trust import file_for
+
+    path = file_for(each.host.hop)
+    if path is None:
+        raise UsageError(
+            f"{each.host.hop.alias}: UserKnownHostsFile is `none`: no file to record its key in"
+        )
+    return path
+
+
+def _record(new: Sequence[Presented]) -> None:
+    """Add the keys to the files that ssh would add them to. Raises UsageError, DslaunchError."""
+    from dslaunch.transport.ssh.record import append
+
+    lines: dict[Path, list[str]] = {}
+    for each in new:
+        lines.setdefault(_file(each), []).extend(_line(each, key) for key in each.keys)
+    for path, added in lines.items():
+        append(path, added)
+
+
+def _line(each: Presented, key: PublicKey) -> str:
+    from dslaunch.transport.ssh.trust import SALT, line_for
+
+    try:
+        return line_for(each.host.hop, key, secrets.token_bytes(SALT))
+    except ValueError as error:
+        raise UsageError(f"{each.host.hop.alias}: {error}") from None

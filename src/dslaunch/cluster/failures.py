@@ -1,0 +1,45 @@
+"""Why nodes could not be used, the same trouble of many nodes as one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import NodeFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One trouble, and the nodes that have it."""
+
+    hosts: tuple[str, ...]
+    """In the order of the failures."""
+    message: str
+    hint: str | None
+
+    def __str__(self) -> str:
+        """Return it as one line, `node[01-64]: connection refused on port 22`."""
+        return f"{fold(self.hosts)}: {self.message}"
+
+
+def folded(failures: Iterable[NodeFailure]) -> tuple[Trouble, ...]:
+    """Return the troubles in the order of their first nodes.
+
+    Of details, such as fingerprints, those of the first node that has any are told.
+    """
+    groups: dict[tuple[str, str, str], list[NodeFailure]] = {}
+    for failure in failures:
+        hint = failure.common_hint or failure.hint or ""
+        groups.setdefault((failure.kind, failure.common, hint), []).append(failure)
+    return tuple(_trouble(group) for group in groups.values())
+
+
+def _trouble(group: list[NodeFailure]) -> Trouble:
+    first = group[0]
+    hosts = tuple(failure.host for failure in group)
+    if len(group) == 1:
+        return Trouble(hosts, first.message, first.hint)
+    example = next((failure for failure in group if failure.detail), None)
+    more = f" ({example.host}: {example.detail})" if example else ""
+    return Trouble(hosts, first.common + more, first.common_hint or first.hint)

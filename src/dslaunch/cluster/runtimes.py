@@ -1,0 +1,81 @@
+"""What the runtimes of `slurm.container` can do, and what they cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dslaunch.cluster.model import Container
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a runtime can express."""
+
+    mounts: bool = True
+    separators: str = ""
+    """Characters that end a path in its syntax for mounts, and cannot be escaped."""
+    gpus: tuple[str, ...] = ("nvidia", "rocm", "none")
+    forbidden: tuple[str, ...] = ()
+    """Options that take away what the ranks need."""
+
+
+ABILITIES = {
+    # NVIDIA/pyxis v0.24.0, args.c: mounts are split at commas, their flags at `+`
+    "pyxis": Abilities(separators=","),
+    # NVIDIA/enroot v4.1.2, src/runtime.sh: every colon of --mount becomes a space of an fstab line
+    "enroot": Abilities(),
+    # apptainer/apptainer v1.4.5, pkg/runtime/engine/apptainer/config/bind.go
+    "apptainer": Abilities(separators=",^"),
+    "singularity": Abilities(separators=",^"),
+    # NERSC/shifter, src/VolumeMap.c: volumes are split at `;`. src/shifter.c: --clearenv leaves
+    # nothing of the environment, and --env takes values, which every user of a node could read
+    "shifter": Abilities(separators=";", gpus=("nvidia", "none"), forbidden=("--clearenv", "-E")),
+    "podman-hpc": Abilities(),
+    # eth-cscs/cscs-docs, container-engine/edf.md: all of it is written in the file
+    "edf": Abilities(mounts=False, gpus=()),
+}
+"""What every runtime can express."""
+
+Complaint = tuple[tuple[str | int, ...], str]
+"""The path below `container`, and what is wrong there."""
+
+
+def complaints(container: Container) -> Iterator[Complaint]:
+    """Yield what the runtime cannot do, each with its place in the section."""
+    runtime = container.runtime
+    can = ABILITIES[runtime]
+    if container.image.startswith("-"):
+        yield ("image",), "an image whose name begins with `-` would be read as an option"
+    for index, mount in enumerate(container.mounts):
+        words = _unmountable(mount, runtime)
+        if words:
+            yield ("mounts", index), words
+    if container.gpu is not None and container.gpu not in can.gpus:
+        yield ("gpu",), _no_gpu(container.gpu, runtime)
+    for index, option in enumerate(container.options):
+        if option in can.forbidden:
+            yield ("options", index), f"{option} keeps SLURM's variables from the ranks"
+
+
+def _unmountable(mount: str, runtime: str) -> str | None:
+    """What is wrong with a mount; None: nothing."""
+    can = ABILITIES[runtime]
+    if not can.mounts:
+        return "the environment definition file says what is mounted; write it there: `mounts`"
+    parts = mount.split(":")
+    if len(parts) > 3 or not all(parts):
+        return "expected `DIRECTORY`, `DIRECTORY:PATH` or `DIRECTORY:PATH:ro`"
+    paths = "".join(parts[:2])
+    found = [character for character in can.separators if character in paths]
+    if found:
+        return f"{runtime} cannot mount a path with `{found[0]}`; mount a directory above it"
+    if runtime == "pyxis" and "," in mount:
+        return "pyxis separates flags by `+`, not by `,`"
+    return None
+
+
+def _no_gpu(gpu: str, runtime: str) -> str:
+    if runtime == "edf":
+        return "the environment definition file says which GPUs there are; leave it out here"
+    return f"{runtime} has no option for `{gpu}`; name the site's own in `options`"

@@ -1,0 +1,90 @@
+"""Files that are JSON or HJSON, and no DeepSpeed config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dslaunch.deepspeed.rules import foreign, keys
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+ENOUGH = 3
+"""So many keys of a program make a file that program's."""
+COMPARED = 50
+"""So many keys of a file are compared with DeepSpeed's."""
+KINDS: tuple[tuple[str, str, frozenset[str]], ...] = (
+    (
+        "arguments of Hugging Face's Trainer",
+        "check the file that its key `deepspeed` names; this one is for HfArgumentParser",
+        frozenset((
+            "output_dir", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
+            "logging_steps", "save_steps", "save_strategy", "lr_scheduler_type", "report_to",
+            "model_name_or_path", "gradient_checkpointing", "warmup_steps", "save_total_limit",
+            "deepspeed", "dataloader_num_workers", "remove_unused_columns", "warmup_ratio",
+        )),
+    ),
+    (
+        "a config of accelerate",
+        "check the file that its deepspeed_config_file names; "
+        "this one is for accelerate launch --config_file",
+        frozenset((
+            "compute_environment", "distributed_type", "num_machines", "machine_rank",
+            "num_processes", "main_process_ip", "main_process_port", "main_training_function",
+            "rdzv_backend", "downcast_bf16", "deepspeed_config",
+        )),
+    ),
+    (
+        "a model's config.json",
+        "name the DeepSpeed config instead; `dslaunch estimate` reads this one",
+        frozenset((
+            "architectures", "model_type", "hidden_size", "num_hidden_layers", "vocab_size",
+            "num_attention_heads", "intermediate_size", "torch_dtype", "transformers_version",
+            "bos_token_id", "eos_token_id",
+        )),
+    ),
+)  # fmt: skip
+"""What a file is, what to do, and the keys by which it is known."""
+OWN = (
+    "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "optimizer",
+    "scheduler", "fp16", "bf16", "zero_allow_untested_optimizer", "zero_optimisation",
+)  # fmt: skip
+"""Keys by which a file is a DeepSpeed config, however much else is in it."""
+
+
+def other_file(subject: Subject) -> Remark | None:
+    """The one thing to say about a file of another program; None: it may be a config."""
+    data = subject.document.data
+    if not isinstance(data, dict) or _has_own(data):
+        return None
+    names = [str(name) for name in data]
+    for what, fix, known in KINDS:
+        found = [name for name in names if foreign.plain(name) in known]
+        if len(found) >= ENOUGH:
+            message = f"{what}, not a DeepSpeed config: it has {', '.join(found[:ENOUGH])}"
+            return subject.remark("other-file", "error", "", message, fix)
+    return _nothing_known(subject, data)
+
+
+def _nothing_known(subject: Subject, data: Mapping[str, Any]) -> Remark | None:
+    """A file without any key of DeepSpeed's, or with the config one level too deep."""
+    names = [str(name) for name in data]
+    if any(subject.table.general((name,)) for name in names):
+        return None
+    if any(keys.is_meant(subject, (name,)) for name in names[:COMPARED]):
+        return None
+    nested = [name for name, value in data.items() if isinstance(value, dict) and _has_own(value)]
+    if nested:
+        message = f"the config is within {nested[0]}: DeepSpeed reads the top level alone"
+        fix = f"put what is in {nested[0]} into a file of its own, and name that"
+        return subject.remark("other-file", "error", (nested[0],), message, fix)
+    if len(names) < ENOUGH:
+        return None
+    listed = ", ".join(name[: keys.LONGEST] for name in names[:ENOUGH])
+    message = f"not a DeepSpeed config: it has none of its keys, but {listed}"
+    return subject.remark("other-file", "error", "", message, "name the DeepSpeed config instead")
+
+
+def _has_own(data: Mapping[str, Any]) -> bool:
+    """Whether a key is DeepSpeed's; `fp16: true` is an argument of the Trainer as well."""
+    return any(name in data and not isinstance(data[name], bool) for name in OWN)

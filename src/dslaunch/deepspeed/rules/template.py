@@ -1,0 +1,76 @@
+"""Templates: configs whose placeholders a script fills in before DeepSpeed reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dslaunch.deepspeed.subject import Subject
+from dslaunch.lint import Remark
+
+JINJA = re.compile(r"\{\{[^{}\n]*\}\}|\{%[^%\n]*%\}")
+FILLED_IN = re.compile(
+    r"\$\{?[A-Za-z_]\w*\}?|<[A-Za-z][\w -]*>|@\w+@|%\w+%|\{[A-Za-z_]\w*\}|__\w+__"
+    r"|(?<![A-Z0-9])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|[A-Z]{3,}",
+    re.ASCII,
+)
+"""How scripts write what they fill in: sed's CONFIG_BATCH_SIZE, ${NAME}, <name>, @NAME@, {name}."""
+UNQUOTED = re.compile(
+    r":[ \t]*(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|\$\{?\w+\}?|@\w+@|<[\w -]+>)[ \t]*[,}\r\n]",
+    re.ASCII,
+)
+"""The same without quotes, where text goes on to the end of the line for HJSON."""
+WORDS = frozenset({"INF", "NAN", "NONE", "NULL", "TRUE", "FALSE", "AUTO", "CPU", "NVME"})
+"""Values in capitals that fill in nothing."""
+FIX = "fill it in first, and check the result"
+SOURCE = "Megatron-DeepSpeed, examples_deepspeed: sed fills in ds_config_gpt_TEMPLATE.json"
+
+
+def template(subject: Subject) -> Remark | None:
+    """The one thing to say about a template; None: it is none."""
+    found = list(_placeholders(subject))
+    if not found:
+        return None
+    first = found[0]
+    value = _text(subject.raw(first)) if first else ""
+    message = _message(value, len(found))
+    return subject.remark("template", "warning", first, message, FIX, SOURCE)
+
+
+def unreadable_template(text: str, file: str) -> Remark | None:
+    """The same about a text that cannot be read because of its placeholders."""
+    found = JINJA.search(text) or UNQUOTED.search(text)
+    if found is None:
+        return None
+    value = found[0].strip(":,} \t\r\n") if found[0].startswith(":") else found[0]
+    count = len(JINJA.findall(text)) + len(UNQUOTED.findall(text))
+    line = text.count("\n", 0, found.start()) + 1
+    column = found.start() - text.rfind("\n", 0, found.start())
+    message = _message(value, count)
+    return Remark("template", "warning", file, line, column, "", message, FIX, SOURCE)
+
+
+def _message(value: str, count: int) -> str:
+    more = f" and {count - 1} more" if count > 1 else ""
+    shown = value if len(value) <= 40 else f"{value[:37]}..."
+    return f"a template: `{shown}`{more} must be filled in, so nothing else was judged"
+
+
+def _placeholders(subject: Subject) -> Iterator[str]:
+    """The places at which a placeholder stands where DeepSpeed needs a number or a switch."""
+    for path, value, key in subject.walk():
+        if not isinstance(value, str) or key is None or "any" in key.types:
+            continue
+        word = _text(value)
+        is_free_text = "str" in key.types
+        if JINJA.search(word) or (not is_free_text and _is_placeholder(word)):
+            yield ".".join(map(str, path))
+
+
+def _text(value: object) -> str:
+    """A value without the comma that HJSON takes for a part of it."""
+    return str(value).rstrip(", ")
+
+
+def _is_placeholder(word: str) -> bool:
+    return FILLED_IN.fullmatch(word) is not None and word.upper() not in WORDS

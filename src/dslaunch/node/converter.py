@@ -1,0 +1,53 @@
+"""Runs DeepSpeed's converter so that it loads nothing but what is known to be harmless.
+
+The text of this file is given to a Python that has DeepSpeed: `python -c TEXT NAMES ARGUMENTS...`.
+The converter loads shards with `torch.load(weights_only=False)`, which runs whatever a shard names.
+This makes torch use its restricted unpickler anyway. NAMES, separated by commas, are what it may
+load in addition to torch's own. Without NAMES it loads everything.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path[:] = [place for place in sys.path if place]  # the directory it is called in is not trusted
+
+import contextlib  # noqa: E402 - see above
+import importlib  # noqa: E402
+import os  # noqa: E402
+import runpy  # noqa: E402
+import warnings  # noqa: E402
+
+
+def main() -> None:
+    """Take the names off the arguments, and let DeepSpeed see the others."""
+    names = sys.argv.pop(1)
+    if names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            restrict(names.split(","))
+    runpy.run_module("deepspeed.utils.zero_to_fp32", run_name="__main__", alter_sys=True)
+
+
+def restrict(names: list[str]) -> None:
+    """Have torch load nothing but tensors, plain values and what is named."""
+    import torch
+
+    allow = getattr(torch.serialization, "add_safe_globals", None)
+    if allow is None:  # torch 2.3 and older: the shards have been checked before, which must do
+        return
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    for name in names:
+        module, _, last = name.rpartition(".")
+        with contextlib.suppress(ImportError, AttributeError):
+            found = getattr(importlib.import_module(module), last)
+            allow([found])
+            if name != f"{found.__module__}.{found.__qualname__}":
+                allow([(found, name)])
+    with contextlib.suppress(ImportError):
+        types = vars(importlib.import_module("numpy.dtypes")).values()
+        allow([kind for kind in types if isinstance(kind, type)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Accelerators of other vendors than NVIDIA: what all checks of them ask and judge alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dslaunch.launch.devices import NAMES, ONE_RANK_EACH
+from dslaunch.plural import counted
+from dslaunch.preflight.check import Answers, Asked, Question, Scope, Verdict, passed
+
+QUESTION = Question("accelerators")
+HOW_TO_LOAD = {
+    "amd": "load the driver (`modprobe amdgpu`), or give the container --device /dev/kfd and "
+    "--device /dev/dri",
+    "intel": "load the driver (`modprobe xe`), or give the container --device /dev/dri",
+    "ascend": "install the Ascend driver, or give the container /dev/davinciN and "
+    "/dev/davinci_manager",
+}
+SEE = {
+    "amd": "lspci -d 1002:; ls -l /dev/kfd",
+    "intel": "lspci -d 8086:; ls -l /dev/dri; xpu-smi discovery",
+    "ascend": "lspci -d 19e5:; ls -l /dev/davinci*; npu-smi info",
+    "gaudi": "lspci -d 1da3:; ls -l /dev/accel; hl-smi",
+    "neuron": "ls -l /dev/neuron*; neuron-ls",
+    "mlu": "lspci -d cabc:; ls -l /dev/cambricon*; cnmon",
+}
+
+
+def ask(scope: Scope) -> Asked:
+    """What costs a node nothing."""
+    del scope
+    return {"accelerators": QUESTION}
+
+
+def of_vendor(a: Answers, vendor: str) -> Mapping[str, int] | None:
+    """Return how many `devices` and how many on the `bus` a node has; None: neither.
+
+    Raises UnansweredError.
+    """
+    found: Mapping[str, int] | None = a["accelerators"].get(vendor)
+    return found
+
+
+def count(a: Answers, vendor: str) -> Iterator[Verdict]:
+    """Hold the accelerators of one vendor against the node's slots."""
+    found = of_vendor(a, vendor)
+    if found is None:
+        return
+    devices, bus, slots = found["devices"], found["bus"], len(a.node.slots)
+    name, see = NAMES[vendor], SEE[vendor]
+    there = counted(devices, name)
+    if not devices:
+        words = f"{counted(bus, name)} on the PCI bus, and no device file to open"
+        fix = HOW_TO_LOAD.get(vendor, "install the driver, or give the container its device files")
+        yield Verdict("fail", words, f"{slots} usable", fix, see)
+    elif vendor not in ONE_RANK_EACH:
+        yield passed(there)
+    elif devices < slots:
+        fix = "see `dmesg` for the driver's errors; correct `slots:` if that is what the node has"
+        yield Verdict("fail", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+    elif devices < bus:
+        words = f"the driver shows {devices} of {counted(bus, name)} on the PCI bus"
+        yield Verdict("warn", words, "all of them", "see `dmesg` for the driver's errors", see)
+    elif devices > slots:
+        fix = f"set `slots: {devices}` in the cluster file, if all are to be used"
+        yield Verdict("warn", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+    else:
+        yield passed(there)

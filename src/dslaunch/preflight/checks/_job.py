@@ -1,0 +1,248 @@
+"""The job's environment on a node: entered as a run enters it, and what its interpreter has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from dslaunch.cluster.model import Placement
+from dslaunch.launch import launchers
+from dslaunch.launch.activation import Used, used
+from dslaunch.launch.command import Command, Var, Word, activated
+from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.plan import Rendezvous, node_environment
+from dslaunch.preflight.check import Answers, Asked, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.checks._builds import MODULES
+from dslaunch.protocol import programs
+from dslaunch.protocol.programs import Installed, Module
+from dslaunch.protocol.survey import Tried
+from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.terminal import printable
+
+MUST = ("torch", "deepspeed", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+"""Packages of which ranks with different versions do not understand each other."""
+SHOULD = ("accelerate", "flash-attn", "numpy", "transformers", "triton")
+CONDA_FILES = tuple(
+    f"{place}/etc/profile.d/conda.sh"
+    for home in ("~", "/opt", "/usr/local")
+    for place in (f"{home}/miniconda3", f"{home}/miniforge3", f"{home}/anaconda3", f"{home}/conda")
+)
+MODULE_FILES = (
+    *("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh"),
+    *("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash"),
+)
+LIMITS: Mapping[str, float] = {"seconds": 30.0}
+"""How long an activate line and the start of Python may take; a cold file server needs seconds."""
+INSTALLED = Question("job", {"what": "installed"})
+"""What is in the environment. The key of the question; `question` is what a node is asked."""
+_REPORT = Var("DSLAUNCH_REPORT")
+"""The file into which the shell and the program report; see `node/trial.py`."""
+_STAGES = 'echo activated >"$0"; command -v "$1" >"$0"; exec "$@"'
+"""What runs after the activate line, in the place of the launcher: it tells how far it came."""
+
+
+@cache
+def program(name: str) -> str:
+    """The text of a program of `dslaunch.node`, which needs nothing else of ours."""
+    return (resources.files("dslaunch") / "node" / f"{name}.py").read_text("utf-8")
+
+
+def placement(scope: Scope, host: str) -> Placement:
+    """Where the job is on a node: as allocated, else on all its slots."""
+    for one in scope.placements:
+        if one.node.host == host:
+            return one
+    rank = 0
+    for node_rank, node in enumerate(scope.nodes):
+        if node.host == host:
+            return Placement(node, node.slots, node_rank, rank)
+        rank += len(node.slots)
+    raise KeyError(host)
+
+
+def variables(a: Answers, interface: str | None = None) -> dict[str, str]:
+    """The variables that the job has on the node, less its secrets; `interface` as evidence gives
+    it to a run."""
+    found = ((a.host, interface),) if interface else ()
+    return dict(node_environment(placement(a.scope, a.host), a.scope.job, Rendezvous("", 0, found)))
+
+
+def run(
+    a: Answers,
+    command: Command,
+    env: Mapping[str, str],
+    *,
+    what: Mapping[str, Any],
+    seconds: float,
+    more: Mapping[str, Any] | None = None,
+) -> Question:
+    """Run a command on the node as a run starts its ranks, after the activate line.
+
+    `what` is recorded with the answer; variables, which may come from the caller's environment,
+    are not.
+    """
+    line = a.node.activate
+    own = {"DSLAUNCH_RUN_ID": f"preflight-{a.scope.token}", "DSLAUNCH_HOST": a.host}
+    told = {
+        "argv": activated(command, line).words(),
+        "env": {**env, **own},
+        "cwd": workdir(a.scope),
+        "seconds": seconds,
+        "tidy": bool(line),
+        **(more or {}),
+    }
+    return Question("job", dict(what), seconds + 10, json.dumps(told))
+
+
+def python(a: Answers, text: str, *arguments: Word) -> Command:
+    """The job's interpreter with a program of ours."""
+    return Command((interpreter(a.node), "-c", text, *arguments))
+
+
+def workdir(scope: Scope) -> str:
+    """Where the job runs."""
+    return scope.directories[0] if scope.directories else ""
+
+
+def question(a: Answers) -> Question:
+    """Ask what the job's environment has, by its own interpreter."""
+    scope = a.scope
+    told = {
+        "modules": modules(scope),
+        "imports": sorted({*scope.imports.certain, *scope.imports.possible}),
+        "beside": [beside(scope)],
+        "packages": [*MUST, *SHOULD],
+    }
+    asks = python(a, program("installed"), (_REPORT,), json.dumps(told))
+    staged = Command(("/bin/sh", "-c", _STAGES, (_REPORT,), *asks.argv))
+    uses = uses_of(a)
+    more = {"look": [*files_of(a, uses), *CONDA_FILES, *MODULE_FILES], "words": list(uses.commands)}
+    seconds = dict(dict(scope.cluster.preflight.limits).get("py.activate", ())).get("seconds")
+    return run(
+        a,
+        staged,
+        variables(a),
+        what=INSTALLED.argument,
+        seconds=seconds or LIMITS["seconds"],
+        more=more if a.node.activate else None,
+    )
+
+
+def modules(scope: Scope) -> list[str]:
+    """The modules that are looked for: those of all launchers, so that saved answers can be judged
+    for each, and of torch's accelerators."""
+    every = dict.fromkeys((*launchers.names(), scope.launcher))
+    return sorted({*MODULES, *(name for each in every for name in launchers.modules_of(each))})
+
+
+def beside(scope: Scope) -> str:
+    """The directory of the script, as Python finds it from the working directory."""
+    root, base = scope.root or workdir(scope), workdir(scope)
+    inside = root == base or root.startswith(f"{base}/")
+    return root[len(base) + 1 :] if base and inside else root
+
+
+def then(nodes: Nodes) -> Mapping[str, Asked]:
+    """The question for each node: it depends on the node's own settings."""
+    return {host: {"job": question(a)} for host, a in nodes.items()}
+
+
+def uses_of(a: Answers) -> Used:
+    """What the node's activate line plainly names."""
+    return used(a.node.activate or "")
+
+
+def files_of(a: Answers, uses: Used) -> list[str]:
+    """The files that an activate line reads, from the working directory on."""
+    base = workdir(a.scope)
+    return [
+        path if path.startswith(("/", "~")) or not base else f"{base}/{path}" for path in uses.files
+    ]
+
+
+# ---------------------------------------------------------------- what was found
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """How far a job's environment could be entered on a node."""
+
+    tried: Tried
+    activated: bool
+    path: str
+    """What the interpreter's name means there; empty: nothing."""
+    installed: Installed | None
+    """None: the interpreter did not report."""
+
+    @property
+    def last_words(self) -> str:
+        """The last line that was written to standard error, else to standard output."""
+        for text in (self.tried["err"], self.tried["out"]):
+            lines = [line for line in text.splitlines() if line.strip()]
+            if lines:
+                return printable(lines[-1].strip()[:200])
+        return ""
+
+    @property
+    def first_words(self) -> str:
+        """The first line that was printed."""
+        for text in (self.tried["out"], self.tried["err"]):
+            for line in text.splitlines():
+                if line.strip():
+                    return printable(line.strip()[:120])
+        return ""
+
+
+def entered(a: Answers) -> Entered:
+    """Return how far the job's environment could be entered. Raises UnansweredError."""
+    tried: Tried = a.value(INSTALLED)
+    lines = tried["report"].splitlines()
+    path, installed = "", None
+    if len(lines) > 1 and not lines[1].startswith("{"):
+        path = lines[1]
+    if lines and lines[-1].startswith("{"):
+        installed = _reported(lines[-1])
+    return Entered(tried, lines[:1] == ["activated"], path, installed)
+
+
+def _reported(line: str) -> Installed:
+    try:
+        found = programs.printed(programs.INSTALLED, line)
+    except InvalidAnswer as error:
+        raise UnansweredError(f"its answer is invalid: {printable(str(error))}") from None
+    if isinstance(found, programs.Failed):
+        raise UnansweredError(found.error)
+    return found
+
+
+def installed(a: Answers) -> Installed | None:
+    """What the job's interpreter has; None: it could not be asked, which `py.activate` or
+    `py.interpreter` says. Raises UnansweredError."""
+    return entered(a).installed
+
+
+NOT_ENTERED = "the job's interpreter could not be asked"
+
+
+def needed(scope: Scope) -> tuple[str, ...]:
+    """The modules without which the job certainly ends."""
+    return tuple(dict.fromkeys((*launchers.modules_of(scope.launcher), *scope.imports.certain)))
+
+
+def version(found: Installed, package: str) -> str:
+    """A package's version; empty: not installed."""
+    if package in found.packages:
+        return found.packages[package][0]
+    return found.torch.get("__version__", "") if package == "torch" else ""
+
+
+def missing(found: Installed, names: tuple[str, ...]) -> Iterator[tuple[str, Module | None]]:
+    """Of some modules those that cannot be imported, with what is in their place."""
+    for name in names:
+        module = found.modules.get(name)
+        if module is None or not module.whole or ("." in name and not module.package):
+            yield name, module

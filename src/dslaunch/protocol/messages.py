@@ -1,0 +1,204 @@
+"""What an agent says by itself: its greeting, heartbeats, events, output, and replies.
+
+`Incoming` is the only way from an agent's bytes to values. Whatever is malformed, too large, or
+about ranks that are not the node's raises ProtocolError, and the node has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from dslaunch.node import frames
+from dslaunch.protocol.values import (
+    LATEST,
+    AbsolutePath,
+    Count,
+    InvalidAnswer,
+    Path,
+    Pid,
+    Rank,
+    RunId,
+    Sent,
+    Several,
+    Short,
+    Text,
+    Time,
+    parse,
+)
+
+NO_RANK = frames.NO_RANK
+MOST_EVENT_BYTES = 32 << 20
+"""Of all events of one node in one session. An event takes some 100 bytes; one with the text of
+an error file up to 64 KiB."""
+LARGEST_EVENT = 256 * 1024
+MOST_EVENTS = 10_000
+"""Of one node in one session. Each rank has two for each time that it is started, and each is kept
+until the end of the run."""
+
+
+class ProtocolError(Exception):
+    """A node sent what no agent sends. The text says what, without quoting it."""
+
+
+class Hello(Sent):
+    """The greeting: who the node is, and how far its agent is."""
+
+    time: Time
+    run: RunId
+    started: bool
+    last: Count
+    """Number of the newest frame in its journal."""
+    hostname: Short
+    machine: Short
+    """Equal for two nodes that are one machine."""
+    python: Short
+    home: AbsolutePath
+    peer: Short | None = None
+    """The address that the launcher came from, as the node's sshd says."""
+
+
+class Heartbeat(Sent):
+    """A sign of life."""
+
+    time: Time
+    idle: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
+    """Seconds since a rank last printed or computed."""
+
+
+class Reply(Sent):
+    """The reply to a request: a value, or the reason why the node has none."""
+
+    reply: Count
+    time: Time
+    value: Any = None
+    """Not yet checked: what it must be depends on the request (`queries`)."""
+    error: Text | None = None
+
+
+class Evidence(Sent):
+    """What a node found out about a rank that failed."""
+
+    signal: Annotated[int, Field(ge=0, le=127)] | None = None
+    shm_free: Count | None = None
+    """Free bytes in /dev/shm."""
+    oom: Short | None = None
+    """The kernel's own line about killing it."""
+    full: Several[Path] = ()
+    """File systems without free space."""
+    error_file: Text | None = None
+    """torch's error file."""
+
+
+class Gone(Sent):
+    """An agent that was killed, or failed: told by itself, or later by what its guardian noted."""
+
+    event: Literal["gone"]
+    time: Time
+    how: Literal["killed", "failed"]
+    signal: Annotated[int, Field(ge=1, le=127)] | None = None
+    error: Text | None = None
+    """The last line of the trace."""
+    trace: Text | None = None
+    over: bool = False
+    """Its guardian has ended all that it had started, and has left."""
+
+
+class NodeEvent(Sent):
+    """Something that happened on a node."""
+
+    event: Literal[
+        "contained", "started", "unstarted", "joined", "exit", "stopping", "ending", "done"
+    ]
+    time: Time
+    """By the node's clock."""
+    rank: Rank = NO_RANK
+    pid: Pid | None = None
+    code: Annotated[int, Field(ge=0, le=255)] | None = None
+    signal: Annotated[int, Field(ge=1, le=127)] | None = None
+    asked: bool | None = None
+    error: Text | None = None
+    by: Short | None = None
+    """Who asked for the end."""
+    left: Several[Pid] = ()
+    """Processes that could not be ended."""
+    process: Literal["agent", "guardian"] | None = None
+    """`ending`: which of our own processes somebody ended."""
+    contained: Literal["cgroup", "descendants"] | None = None
+    """How the processes of the run are known: as members of a control group of their own, or as
+    descendants of the agent and by their environment."""
+    evidence: Evidence | None = None
+
+
+Arrived = Hello | Heartbeat | Gone | Reply | NodeEvent | frames.Output
+HELLO = TypeAdapter(Hello)
+HEARTBEAT = TypeAdapter(Heartbeat)
+GONE = TypeAdapter(Gone)
+REPLY = TypeAdapter(Reply)
+EVENT = TypeAdapter(NodeEvent)
+
+
+class Incoming:
+    """Turns the bytes of one agent into values, across all of its connections."""
+
+    def __init__(self, ranks: range) -> None:
+        """`ranks`: those that the node may report of."""
+        self.ranks = ranks
+        self.number = 0
+        """Number of the newest frame that has arrived."""
+        self._events = self._event_bytes = 0
+        self._decoder = frames.Decoder()
+
+    def reconnected(self) -> None:
+        """Drop the beginning of a frame that the old connection left."""
+        self._decoder = frames.Decoder()
+
+    def feed(self, data: bytes) -> Iterator[Arrived]:
+        """Add bytes and yield every value that is complete now. Raises ProtocolError."""
+        try:
+            for frame in self._decoder.feed(data):
+                yield self._value(frame)
+                self.number = max(self.number, self._decoder.number)
+        except (frames.FrameError, InvalidAnswer) as error:
+            raise ProtocolError(str(error)) from None
+
+    def _value(self, frame: frames.Frame) -> Arrived:
+        if isinstance(frame, frames.Output):
+            return self._output(frame)
+        if isinstance(frame, frames.Data):
+            raise ProtocolError("a piece of a file, which was not asked for")
+        if "reply" in frame:
+            return parse(REPLY, frame)
+        if frame.get("event") == "hello":
+            return parse(HELLO, frame)
+        if frame.get("event") == "beat":
+            return parse(HEARTBEAT, frame)
+        if frame.get("event") == "gone":
+            return parse(GONE, frame)
+        return self._event(frame)
+
+    def _output(self, output: frames.Output) -> frames.Output:
+        self._check_rank(output.rank)
+        if output.stream not in (1, 2):
+            raise ProtocolError(f"output of stream {output.stream}")
+        if not (math.isfinite(output.time) and 0 <= output.time <= LATEST):
+            raise ProtocolError("output of an impossible time")
+        return output
+
+    def _event(self, frame: frames.Message) -> NodeEvent:
+        size = self._decoder.size
+        self._events += 1
+        self._event_bytes += size
+        too_many = self._events > MOST_EVENTS or self._event_bytes > MOST_EVENT_BYTES
+        if size > LARGEST_EVENT or too_many:
+            raise ProtocolError("too many or too large events")
+        event = parse(EVENT, frame)
+        self._check_rank(event.rank)
+        return event
+
+    def _check_rank(self, rank: int) -> None:
+        if rank != NO_RANK and rank not in self.ranks:
+            raise ProtocolError(f"rank {rank}, which is not a rank of this node")

@@ -1,0 +1,347 @@
+"""What agents can be asked, and what an answer to each query must look like.
+
+An answer is parsed where it arrives. It must have the right types and sizes, and must be about
+what was asked. An answer about a file, directory or port that is not in the question is invalid,
+and what is not in the question can never be sent to it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BeforeValidator, Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.protocol.messages import EVENT, NodeEvent
+from dslaunch.protocol.values import (
+    AbsolutePath,
+    Address,
+    Count,
+    FileName,
+    InterfaceName,
+    InvalidAnswer,
+    Path,
+    Pid,
+    Port,
+    Rank,
+    RunId,
+    Sent,
+    Several,
+    Short,
+    Table,
+    Text,
+    Time,
+    Vendor,
+    adapter_of,
+    parse,
+)
+
+Value = TypeVar("Value")
+Argument = Any
+MOST_PIECE = 4 << 20
+"""Characters of a piece of a file in base64."""
+
+
+def _anything(argument: Argument, value: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[Value]):
+    """One thing that an agent can be asked (`node/probe.py`, `QUESTIONS`)."""
+
+    name: str
+    answer: TypeAdapter[Value]
+    fits: Callable[[Argument, Value], bool] = _anything
+    """Whether an answer is about what was asked."""
+
+    def parse(self, argument: Argument, value: object) -> Value:
+        """Return the typed answer. Raises InvalidAnswer."""
+        parsed = parse(self.answer, value)
+        if not self.fits(argument, parsed):
+            raise InvalidAnswer("about something that was not asked")
+        return parsed
+
+
+Questions = Mapping[Query[Any], Argument]
+
+
+class Answered(Sent):
+    """One answer as it arrives: a value, or the reason why the node has none."""
+
+    value: Any = None
+    error: Text | None = None
+
+
+_ANSWERED = adapter_of(Table[Answered])
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The typed answers of one node to one set of questions."""
+
+    host: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    def error(self, query: Query[Any]) -> str | None:
+        """Why the node could not answer a question; None if it did."""
+        return self.errors.get(query.name)
+
+    def get(self, query: Query[Value]) -> Value | None:
+        """The answer, None if the node could not answer or was not asked."""
+        return self.values.get(query.name)
+
+    def __getitem__(self, query: Query[Value]) -> Value:
+        """The answer. Raises NodeError if the node could not answer."""
+        if query.name not in self.values:
+            why = self.errors.get(query.name, "no answer")
+            raise NodeError((NodeFailure(self.host, "protocol", f"{query.name}: {why}"),))
+        value: Value = self.values[query.name]
+        return value
+
+
+def parse_answers(host: str, questions: Questions, value: object) -> Answers:
+    """Return the typed answers to some questions. Raises InvalidAnswer naming the question."""
+    answered = parse(_ANSWERED, value)
+    values, errors = {}, {}
+    for query, argument in questions.items():
+        given = answered.get(query.name)
+        if given is None:
+            raise InvalidAnswer(f"{query.name}: no answer")
+        if given.error is not None:
+            errors[query.name] = given.error
+            continue
+        try:
+            values[query.name] = query.parse(argument, given.value)
+        except InvalidAnswer as error:
+            raise InvalidAnswer(f"{query.name}: {error}") from None
+    return Answers(host, values, errors)
+
+
+# ---------------------------------------------------------------- before a run
+
+
+class InterfaceAnswer(Sent):
+    """One address of a network interface (`node/interfaces.py`, `held`)."""
+
+    name: InterfaceName
+    address: Address
+    loopback: bool
+    up: bool
+    speed: Count | None = None
+    mtu: Count | None = None
+
+
+class Taken(Sent):
+    """A port that could not be held."""
+
+    port: Port
+    error: Short
+
+
+class Listening(Sent):
+    """The port that a node holds; None: none of those it was to try."""
+
+    port: Port | None
+    taken: Several[Taken]
+
+
+class AcceleratorCount(Sent):
+    """How many accelerators of one vendor a node has."""
+
+    devices: Annotated[int, Field(ge=0, le=1024)]
+    """That programs can open."""
+    bus: Annotated[int, Field(ge=0, le=1024)]
+    """On the PCI bus, with or without a driver."""
+
+
+class DialedAddress(Sent):
+    """How far a connection to one address got."""
+
+    local: Address | None = None
+    error: Short | None = None
+
+
+class WrittenMark(Sent):
+    """Where a node left its mark; why it could not."""
+
+    path: AbsolutePath
+    error: Short | None
+    made: bool = False
+    """Whether the directory was not there before."""
+
+
+def _listens_where_asked(argument: Argument, listening: Listening) -> bool:
+    ports = {taken.port for taken in listening.taken}
+    ports |= {listening.port} if listening.port is not None else set()
+    return bool(ports) and ports <= set(argument["ports"])
+
+
+def _names_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
+    return value.keys() == set(argument)
+
+
+def _files_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
+    return value.keys() <= set(argument["digests"])
+
+
+def _paths_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
+    return value.keys() == set(argument["paths"])
+
+
+def _marks_asked(argument: Argument, value: Mapping[str, tuple[str, ...]]) -> bool:
+    seen = {name for names in value.values() for name in names}
+    return _paths_asked(argument, value) and seen <= set(argument["names"])
+
+
+def _addresses_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
+    return value.keys() == set(argument["addresses"])
+
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+INTERFACES: Query[tuple[InterfaceAnswer, ...]] = Query(
+    "interfaces", adapter_of(Several[InterfaceAnswer])
+)
+GPUS: Query[int | None] = Query("gpus", adapter_of(Annotated[int, Field(ge=0, le=1024)] | None))
+ACCELERATORS: Query[Mapping[Vendor, AcceleratorCount]] = Query(
+    "accelerators", adapter_of(Annotated[dict[Vendor, AcceleratorCount], Field(max_length=16)])
+)
+INTERPRETER: Query[str | None] = Query("interpreter", adapter_of(Path | None))
+RESOLVE: Query[Mapping[str, tuple[str, ...]]] = Query(
+    "resolve", adapter_of(Table[Several[Address]]), _names_asked
+)
+FILES: Query[Mapping[str, str | None]] = Query(
+    "files", adapter_of(Table[Digest | None]), _files_asked
+)
+LISTEN: Query[Listening] = Query("listen", TypeAdapter(Listening), _listens_where_asked)
+DIAL: Query[Mapping[str, DialedAddress]] = Query(
+    "dial", adapter_of(Table[DialedAddress]), _addresses_asked
+)
+NONCE_WRITE: Query[Mapping[str, WrittenMark]] = Query(
+    "nonce_write", adapter_of(Table[WrittenMark]), _paths_asked
+)
+NONCE_READ: Query[Mapping[str, tuple[str, ...]]] = Query(
+    "nonce_read", adapter_of(Table[Several[FileName]]), _marks_asked
+)
+NONCE_REMOVE: Query[None] = Query("nonce_remove", adapter_of(None))
+
+
+# ---------------------------------------------------------------- runs that are there
+
+
+class RunOnNode(Sent):
+    """One run as one node has recorded it (`node/keeping.py`, `runs`)."""
+
+    run: RunId
+    cluster: Short
+    launcher: Short
+    hosts: Several[Short]
+    ranks: Several[Rank]
+    started: Time
+    detached: bool
+    living: bool
+    left: Several[Pid]
+    events: Several[Any]
+    """Each is parsed by itself: a torn last line is no reason to lose the others."""
+
+    def typed_events(self) -> list[NodeEvent]:
+        """The events that are well-formed."""
+        found = []
+        for event in self.events:
+            try:
+                found.append(parse(EVENT, event))
+            except InvalidAnswer:
+                continue
+        return found
+
+
+class Cleaned(Sent):
+    """What was ended and removed on a node."""
+
+    killed: Several[Pid]
+    removed: Several[RunId]
+
+
+def _decoded(text: object) -> bytes:
+    if not isinstance(text, str) or len(text) > MOST_PIECE:
+        raise ValueError("not a piece of a file")
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("not base64") from None
+
+
+class JournalPiece(Sent):
+    """A piece of what a detached run has kept."""
+
+    data: Annotated[bytes, BeforeValidator(_decoded)]
+    size: Count
+    """Bytes of the whole."""
+
+
+def _of_that_run(argument: Argument, value: Cleaned) -> bool:
+    return argument["run"] is None or set(value.removed) <= {argument["run"]}
+
+
+RUN_ON_NODE = TypeAdapter(RunOnNode)
+RUNS: Query[tuple[Any, ...]] = Query("runs", adapter_of(Several[Any]))
+"""Each is to be parsed as RUN_ON_NODE by itself: one broken record must not hide other runs."""
+CLEAN: Query[Cleaned] = Query("clean", TypeAdapter(Cleaned), _of_that_run)
+JOURNAL: Query[JournalPiece] = Query("journal", TypeAdapter(JournalPiece))
+# ---------------------------------------------------------------- requests with one reply
+
+
+class Detached(Sent):
+    """The reply of a node that now holds its own part of a run."""
+
+    directory: AbsolutePath
+    port: Port | None
+
+
+class FrameOfStack(TypedDict):
+    """One frame of a thread's stack."""
+
+    file: Text
+    line: Count
+    function: Text
+
+
+class ThreadOfProcess(TypedDict):
+    """One thread, its innermost frame first."""
+
+    name: Short
+    main: bool
+    frames: Annotated[list[FrameOfStack], Field(max_length=1000)]
+
+
+class _ProcessRequired(TypedDict):
+    pid: Pid
+
+
+class ProcessOfRank(_ProcessRequired, total=False):
+    """What a process of a rank is doing (`node/stacks.py`, `collect`)."""
+
+    command: Text
+    state: Short
+    wchan: Short
+    syscall: Short
+    on: Text
+    stack: Annotated[list[Short], Field(max_length=1000)]
+    tool: Short
+    threads: Annotated[list[ThreadOfProcess], Field(max_length=10_000)]
+    error: Text
+
+
+RankKey = Annotated[str, Field(pattern=r"^\d{1,7}$")]
+Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
+
+CLOCK: TypeAdapter[None] = adapter_of(None)
+UNPACKED: TypeAdapter[int] = adapter_of(Count)
+DETACHED: TypeAdapter[Detached] = TypeAdapter(Detached)
+STACKS: TypeAdapter[Stacks] = adapter_of(Stacks)

@@ -1,0 +1,350 @@
+"""What nodes answer to the questions of a preflight, as typed values; see `node/questions.py`.
+
+One type for each kind of question. The values stay plain dictionaries and lists, of exactly the
+shape that the types say, so that they are recorded as they are. Keys that were not asked are
+dropped, and an answer of another shape becomes an error of its question alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+
+# pydantic takes no TypedDict of the standard library before Python 3.12
+from typing_extensions import TypedDict
+
+from dslaunch.protocol.values import (
+    MOST_PATH,
+    MOST_SHORT,
+    Address,
+    FileName,
+    Integer,
+    InterfaceName,
+    InvalidAnswer,
+    Path,
+    Port,
+    Seconds,
+    Short,
+    Text,
+    Vendor,
+    adapter_of,
+    parse,
+)
+from dslaunch.terminal import printable
+
+_strict = with_config(ConfigDict(strict=True, extra="ignore"))
+
+
+def _without_zone(value: str) -> str:
+    if "%" in value:
+        raise ValueError("an address with a zone, which means nothing on other nodes")
+    return value
+
+
+Size = Annotated[int, Field(ge=0, le=2**80)]
+"""Bytes or inodes. Some network file systems say that they have more than 2^64."""
+UserId = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Dialable = Annotated[Address, AfterValidator(_without_zone)]
+"""An address that is given to other nodes."""
+
+
+@_strict
+class Hello(TypedDict):
+    """Who a node is, and who we are on it; `questions.identity`."""
+
+    uid: UserId
+    python: Annotated[list[Annotated[int, Field(ge=0, le=9999)]], Field(min_length=2, max_length=5)]
+    executable: Annotated[Path, Field(min_length=1)]
+    boot: Short
+    network: Short
+    umask: Annotated[int, Field(ge=0, le=0o777)]
+    cores: Annotated[int, Field(ge=1, le=2**20)]
+    hostname: NotRequired[Short]
+    kernel: NotRequired[Short]
+    machine: NotRequired[Short]
+    home: NotRequired[Path]
+
+
+class Answer(TypedDict, total=False):
+    """The answer to one question: a value of the type of its kind, or the error."""
+
+    value: Any
+    error: str
+    code: Literal["invalid"]
+    """With an error: the node sent something else than an answer."""
+    seconds: float
+
+
+@_strict
+class Ran(TypedDict):
+    """How a program ended, and what it wrote."""
+
+    code: Annotated[int, Field(ge=-1024, le=1024)]
+    out: Text
+    err: Text
+
+
+@_strict
+class Tried(TypedDict):
+    """How a program ended that was started as a job is."""
+
+    code: Annotated[int, Field(ge=-1024, le=1024)] | None
+    """None: it was late, and ended."""
+    out: Text
+    err: Text
+    report: Text
+    """What it wrote into the file that it was given."""
+    missing: NotRequired[Path]
+    """The program that could not be started."""
+    there: NotRequired[Annotated[list[Path], Field(max_length=1000)]]
+    """After a failure: which of the files are there that were to be looked for."""
+    lacks: NotRequired[Annotated[list[Short], Field(max_length=1000)]]
+    """Likewise: which of the commands are not there that the shell was to know."""
+
+
+# `class` is Python's own word, so this one cannot be written as a class
+PciDevice = TypedDict("PciDevice", {"class": Short, "driver": Short | None})
+_strict(PciDevice)
+
+
+@_strict
+class Accelerators(TypedDict):
+    """How many accelerators of one vendor a node has: usable ones, and those on the PCI bus."""
+
+    devices: Annotated[int, Field(ge=0, le=1024)]
+    bus: Annotated[int, Field(ge=0, le=1024)]
+
+
+@_strict
+class Interface(TypedDict):
+    """An address of a node, and the interface that has it."""
+
+    name: InterfaceName
+    address: Dialable
+    loopback: bool
+    up: bool
+    speed: Annotated[int, Field(ge=0, le=2**32)] | None
+    mtu: Annotated[int, Field(ge=0, le=2**32)] | None
+
+
+@_strict
+class Listening(TypedDict):
+    """The port that is held; None: all that were asked are taken."""
+
+    port: Port | None
+
+
+@_strict
+class Mount(TypedDict):
+    """The file system that a path is on."""
+
+    point: Text
+    type: Short
+    source: Text
+    options: Text
+
+
+@_strict
+class PathStatus(TypedDict):
+    """What a path is, and how much space there is."""
+
+    path: Path
+    size: Size
+    free: Size
+    inodes: Size
+    inodes_free: Size
+    writable: bool
+    mount: Mount | None
+
+
+@_strict
+class Listed(TypedDict):
+    """A file in a directory."""
+
+    path: Path
+    size: Size
+    age: Seconds
+
+
+@_strict
+class Names(TypedDict):
+    """What a node calls itself."""
+
+    hostname: NotRequired[Short]
+    fqdn: Short
+    addresses: Annotated[list[Address], Field(max_length=1000)]
+
+
+@_strict
+class Reached(TypedDict):
+    """The own address on the route to a node that was called."""
+
+    local: NotRequired[Address | None]
+    error: NotRequired[Short]
+
+
+def _one_of_both(called: Reached) -> Reached:
+    if "error" not in called and "local" not in called:
+        raise ValueError("neither `local` nor `error`")
+    return called
+
+
+# ---------------------------------------------------------------- the kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the answers to a kind of question look like."""
+
+    type: Any
+    names: Callable[[Any], list[str]] | None = None
+    """Of an answer by name: which were asked, by the question's argument."""
+    all_of_them: bool = False
+    """Whether each name that was asked must be there."""
+    patterns: bool = False
+    """Whether the argument is a list of patterns for the keys."""
+
+
+def _itself(argument: Any) -> list[str]:
+    """Return the names that a question asks for, of an argument that may be read from a file."""
+    if not isinstance(argument, list | dict) or not all(isinstance(a, str) for a in argument):
+        raise InvalidAnswer("what was asked is no list of names")
+    return list(argument)
+
+
+def _field(name: str) -> Callable[[Any], list[str]]:
+    def names(argument: Any) -> list[str]:
+        return _itself(argument.get(name) if isinstance(argument, dict) else None)
+
+    return names
+
+
+KINDS: Mapping[str, Kind] = {
+    "read": Kind(dict[str, Text], patterns=True),
+    "environment": Kind(dict[str, Text], patterns=True),
+    "texts": Kind(dict[str, Text], _itself),
+    "present": Kind(dict[str, Path], _itself),
+    "which": Kind(dict[str, Path | None], _itself, all_of_them=True),
+    "limits": Kind(
+        dict[str, Annotated[list[Integer], Field(min_length=2, max_length=2)]],
+        _itself,
+        all_of_them=True,
+    ),
+    "pci": Kind(Annotated[dict[Short, PciDevice], Field(max_length=10_000)]),
+    "accelerators": Kind(Annotated[dict[Vendor, Accelerators], Field(max_length=16)]),
+    "interfaces": Kind(Annotated[list[Interface], Field(max_length=10_000)]),
+    "listen": Kind(Listening),
+    "run": Kind(Ran),
+    "each": Kind(dict[str, Ran], _field("programs"), all_of_them=True),
+    "path": Kind(PathStatus),
+    "above": Kind(PathStatus),
+    "list": Kind(Annotated[list[Listed], Field(max_length=1000)]),
+    "write": Kind(None),
+    "job": Kind(Tried),
+    "digests": Kind(dict[str, Short | None], _field("paths"), all_of_them=True),
+    "mark": Kind(dict[str, Short | None], _field("paths"), all_of_them=True),
+    "marks": Kind(
+        dict[str, Annotated[list[FileName], Field(max_length=100_000)]],
+        _field("paths"),
+        all_of_them=True,
+    ),
+    "unmark": Kind(None),
+    "resolve": Kind(dict[str, Annotated[list[Address], Field(max_length=1000)]], _itself),
+    "names": Kind(Names),
+    "dial": Kind(
+        dict[str, Annotated[Reached, AfterValidator(_one_of_both)]],
+        _field("targets"),
+        all_of_them=True,
+    ),
+}
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    form = KINDS[kind].type
+    return TypeAdapter(form) if hasattr(form, "__required_keys__") else adapter_of(form)
+
+
+_HELLO = TypeAdapter(Hello)
+_SECONDS: TypeAdapter[float] = adapter_of(Seconds)
+
+
+def hello(sent: object) -> Hello:
+    """Return a node's greeting. Raises InvalidAnswer."""
+    return parse(_HELLO, sent)
+
+
+def seconds(sent: object) -> float:
+    """Return a time or a duration. Raises InvalidAnswer."""
+    return parse(_SECONDS, sent)
+
+
+def answer(kind: str, argument: object, sent: object) -> Answer:
+    """Return the answer to one question; what is no answer to it becomes an error."""
+    if not isinstance(sent, dict):
+        return _invalid("missing" if sent is None else "not an object")
+    if "error" in sent:
+        why = sent["error"]
+        if not isinstance(why, str):
+            return _invalid("error: not a text")
+        words = why.encode("utf-8", "replace").decode()[:MOST_SHORT].strip()
+        failed: Answer = {"error": words or "it failed without a message"}
+        # a recording says so of an answer that was invalid when it was sent
+        return {**failed, "code": "invalid"} if sent.get("code") == "invalid" else failed
+    if "value" not in sent:
+        return _invalid("neither `value` nor `error`")
+    try:
+        found: Answer = {"value": _value(KINDS[kind], kind, argument, sent["value"])}
+        if "seconds" in sent:
+            found["seconds"] = seconds(sent["seconds"])
+    except InvalidAnswer as error:
+        return _invalid(str(error))
+    return found
+
+
+def recorded(key: str, sent: object) -> Answer | None:
+    """Return an answer as it was recorded under its question's key; None: for no kind of question
+    that there is."""
+    kind, _, argument = key.partition(" ")
+    try:
+        return answer(kind, json.loads(argument), sent) if kind in KINDS else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _value(form: Kind, kind: str, argument: object, sent: object) -> Any:
+    """Return the value without what was not asked. Raises InvalidAnswer."""
+    if form.names is not None or form.patterns:
+        if not isinstance(sent, dict):
+            raise InvalidAnswer("not an object")
+        sent = _asked(form, argument, sent)
+    return parse(_adapter(kind), sent)
+
+
+def _asked(form: Kind, argument: Any, sent: Mapping[str, object]) -> dict[str, object]:
+    if form.names is None:
+        fits = _matching(tuple(_itself(argument))).fullmatch
+        return {key: value for key, value in sent.items() if len(key) <= MOST_PATH and fits(key)}
+    names = form.names(argument)
+    missing = next((name for name in names if name not in sent), None)
+    if form.all_of_them and missing is not None:
+        raise InvalidAnswer(f"{missing[:40]}: missing")
+    return {name: sent[name] for name in names if name in sent}
+
+
+@cache
+def _matching(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern for the names that patterns with `*` mean, as a node reads them; no `*` stands
+    for a `/` or a control character."""
+    each = (r"[^/\x00-\x1f\x7f]*".join(map(re.escape, text.split("*"))) for text in patterns)
+    return re.compile("|".join(each))
+
+
+def _invalid(why: str) -> Answer:
+    return {"error": f"its answer is invalid: {printable(why)}", "code": "invalid"}

@@ -1,0 +1,148 @@
+"""Field types for what nodes send. Each bounds size and range, and rejects what no node sends.
+
+A node may be compromised: it may put anything into any field. These types are used by the message
+and answer models of this package, so that nothing behind them sees an unchecked value. Control
+characters in plain text are kept here and removed where text is shown (`report`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, TypeAdapter
+from pydantic import ValidationError as PydanticError
+
+MOST_SHORT = 1024
+MOST_TEXT = 256 * 1024
+MOST_PATH = 4096
+"""PATH_MAX of Linux."""
+MOST_ITEMS = 100_000
+LARGEST_INTEGER = 2**63 - 1
+LATEST = 4102444800.0
+"""The end of 2099 in seconds since the epoch. A later time is invalid, also from a node whose clock
+is wrong. Every time up to it can be shown."""
+_INTERFACE = re.compile(r"[^\s/\x00-\x1f\x7f-\x9f]{1,15}")
+"""What Linux accepts (net/core/dev.c, `dev_valid_name`), and the colon of an alias."""
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+.-]{0,127}")
+
+
+class InvalidAnswer(ValueError):
+    """A node sent what no node sends. The text names the field and never quotes the value."""
+
+
+class Sent(BaseModel):
+    """Base of everything a node sends: exact types, unknown fields dropped, immutable."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+Item = TypeVar("Item")
+Several = Annotated[tuple[Item, ...], Strict(False), Field(max_length=MOST_ITEMS)]
+"""A JSON array as a tuple; its items are checked as strictly as all else."""
+Model = TypeVar("Model")
+
+
+def parse(adapter: TypeAdapter[Model], value: object) -> Model:
+    """Return the typed value. Raises InvalidAnswer naming the first field that is wrong."""
+    try:
+        return adapter.validate_python(value)
+    except PydanticError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"][:6])
+        why = str(first["msg"]).removeprefix("Value error, ")
+        raise InvalidAnswer(f"{where or 'value'}: {why}") from None
+    except RecursionError:
+        raise InvalidAnswer("value: nested too deeply") from None
+
+
+def adapter_of(annotation: Any) -> TypeAdapter[Any]:
+    """Return a strict adapter for a type that is no model, such as `dict[str, Text]`."""
+    return TypeAdapter(annotation, config=ConfigDict(strict=True))
+
+
+def _without_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    return value
+
+
+def _encodable(value: str) -> str:
+    """Reject lone surrogates: they can be neither printed nor written as UTF-8."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a character") from None
+    return value
+
+
+def _relative_path(value: str) -> str:
+    """Accept a normalized path below the directory it is relative to."""
+    normal = posixpath.normpath(value)
+    if value.startswith("/") or value != normal or normal.split("/")[0] == "..":
+        raise ValueError("not a normalized relative path below its root")
+    return value
+
+
+def _file_name(value: str) -> str:
+    if "/" in value or value in ("", ".", ".."):
+        raise ValueError("not a file name")
+    return value
+
+
+def _absolute_path(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError("not an absolute path")
+    return value
+
+
+def _address(value: str) -> str:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        raise ValueError("not an IP address") from None
+    _, percent, zone = value.partition("%")
+    if percent and not _INTERFACE.fullmatch(zone):
+        raise ValueError("not an IP address: its zone is no network interface")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], meaning: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"not {meaning}")
+        return value
+
+    return AfterValidator(check)
+
+
+Integer = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
+Seconds = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+Time = Annotated[float, Field(ge=0, le=LATEST, allow_inf_nan=False)]
+"""Seconds since the epoch by the node's clock."""
+Pid = Annotated[int, Field(ge=1, le=2**22)]
+"""PID_MAX_LIMIT of Linux."""
+Rank = Annotated[int, Field(ge=-1, le=2**20)]
+"""-1: the node's launcher. Whether a rank belongs to the run is checked against its plan."""
+Port = Annotated[int, Field(ge=1, le=65535)]
+Vendor = Literal["nvidia", "amd", "intel", "ascend", "gaudi", "neuron", "mlu"]
+"""Whose accelerators; `node/accelerators.py` says how each is recognized."""
+Short = Annotated[str, Field(max_length=MOST_SHORT), AfterValidator(_encodable)]
+Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_encodable)]
+Path = Annotated[
+    str, Field(max_length=MOST_PATH), AfterValidator(_encodable), AfterValidator(_without_nul)
+]
+AbsolutePath = Annotated[Path, AfterValidator(_absolute_path)]
+RelativePath = Annotated[Path, AfterValidator(_relative_path)]
+"""Normalized and below its root; `.` is the root itself."""
+FileName = Annotated[Path, AfterValidator(_file_name)]
+Address = Annotated[str, Field(max_length=64), AfterValidator(_address)]
+"""An IPv4 or IPv6 address; IPv6 may have a zone."""
+InterfaceName = Annotated[str, _matching(_INTERFACE, "a network interface")]
+RunId = Annotated[str, _matching(_RUN, "the name of a run")]
+Table = Annotated[Mapping[Short, Item], Field(max_length=MOST_ITEMS)]
+"""A JSON object whose keys are data."""

@@ -1,0 +1,1 @@
+"""What a Python program says in its source: read, never run. Pure."""

@@ -1,0 +1,591 @@
+"""What an expression in a Python program can be, read from its source alone: nothing is run.
+
+Enough for how programs name a file of settings: literals, names and attributes that are assigned
+somewhere, defaults of options and of parameters, joined paths, `json.load(open(path))`.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product
+
+from dslaunch.pysource.parse import parse
+
+SOURCE = "//job"
+"""The directory of the program's files in a path that is made from `__file__`. Two slashes stay two
+in `posixpath`, so that it is no path that a program names itself."""
+MOST_STEPS = 2_000
+"""Expressions that are looked at for one answer. Names that refer to each other in circles, or
+whose possible values multiply, end here, and the answer is `Unread.UNKNOWN`."""
+MOST_JOINED = 100
+"""Texts that two lists of possible texts are joined to."""
+DEEPEST = 40
+"""Expressions inside of each other, and names that stand for names."""
+
+
+class Unread(Enum):
+    """A value that is no text and no settings."""
+
+    UNKNOWN = "unknown"
+    """Only the running program knows it."""
+    NOTHING = "nothing"
+    """None or False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string: a path, where a file of settings is expected."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The value of an option that is given on the program's command line."""
+
+    option: str
+    """Without dashes in front; `-` became `_`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A dictionary written in the source."""
+
+    node: ast.expr = field(compare=False)
+    line: int = 0
+
+
+Value = Text | Argument | Settings | Unread
+Scope = tuple[str, ...]
+"""The functions around an expression, the outermost first; a module's own level is ()."""
+_Inner = Callable[[ast.expr], Iterator[Value]]
+_Place = tuple["Module", Scope, ast.expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, and where it stands."""
+
+    module: str
+    scope: Scope
+    node: ast.Call
+
+    @property
+    def name(self) -> str:
+        """The name that is called, with dots: `deepspeed.initialize`; empty if it is none."""
+        return dotted(self.node.func)
+
+    @property
+    def last_name(self) -> str:
+        """The last part of the name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def keywords(self) -> dict[str, ast.expr]:
+        """The arguments that are given by name."""
+        return {each.arg: each.value for each in self.node.keywords if each.arg}
+
+
+@dataclass
+class Module:
+    """The parts of one module that say what its names can be."""
+
+    path: str
+    """Of the file, relative to the program's directory."""
+    names: dict[tuple[Scope, str], list[ast.expr]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """What is assigned to a name in a function, or on the module's own level."""
+    imported: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Local name -> the dotted module that it is from and its name there; "" for the module."""
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
+    returned: dict[str, list[tuple[Scope, ast.expr]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    attributes: dict[str, list[tuple[Scope, ast.expr]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """What is assigned to `anything.NAME`, and to NAME in the body of a class."""
+    calls: list[Call] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    """The strings that stand in square brackets or are keys of dictionaries."""
+
+    def options(self) -> Iterator[str]:
+        """The words that begin with `-` in the definitions of options: argparse, click."""
+        for call in self.calls:
+            if getattr(call.node.func, "attr", call.name) in DEFINE_OPTION:
+                for each in call.node.args:
+                    if isinstance(each, ast.Constant) and str(each.value).startswith("-"):
+                        yield str(each.value)
+
+
+DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
+
+
+def dotted(node: ast.expr) -> str:
+    """A name with its dots, as `os.path.join`; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def read_module(path: str, text: str) -> Module | None:
+    """Read a module's source; None for what is no Python that this interpreter can parse."""
+    tree = parse(text)
+    if tree is None:
+        return None
+    reader = _Reader(Module(path))
+    try:
+        reader.visit(tree)
+    except RecursionError:
+        return None
+    return reader.module
+
+
+class _Reader(ast.NodeVisitor):
+    """Collects assignments, functions, imports and calls with the functions around them."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.scope: Scope = ()
+        self.in_class = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+        self.module.functions.setdefault(node.name, node)
+        outer, self.scope = self.scope, (*self.scope, node.name)
+        was, self.in_class = self.in_class, False
+        for statement in node.body:
+            self.visit(statement)
+        self.scope, self.in_class = outer, was
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        was, self.in_class = self.in_class, True
+        self.generic_visit(node)
+        self.in_class = was
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._assigned(target, node.value)
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._assigned(node.target, node.value)
+            self.visit(node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._assigned(node.target, node.value)
+        self.visit(node.value)
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            if item.optional_vars is not None:
+                self._assigned(item.optional_vars, item.context_expr)
+        self.generic_visit(node)
+
+    visit_AsyncWith = visit_With
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None and self.scope:
+            self.module.returned[self.scope[-1]].append((self.scope, node.value))
+            self.visit(node.value)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            local = alias.asname or alias.name.partition(".")[0]
+            whole = alias.name if alias.asname else local
+            self.module.imported[local] = (whole, "")
+            # `import a.b` binds `a`, and imports the module `a.b` too
+            self.module.imported.setdefault(alias.name, (alias.name, ""))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        origin = node.module or ""
+        if node.level:
+            package = self.module.path.split("/")[: -node.level]
+            origin = ".".join([*package, *([origin] if origin else [])])
+        for alias in node.names:
+            self.module.imported[alias.asname or alias.name] = (origin, alias.name)
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        self._keys(key for key in node.keys if key is not None)
+        self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._keys([node.slice])
+        self.generic_visit(node)
+
+    def _keys(self, nodes: Iterable[ast.expr]) -> None:
+        constants = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        self.module.keys.update(value for value in constants if isinstance(value, str))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.module.keys.update(each.arg for each in node.keywords if each.arg)
+        self.module.calls.append(Call(self.module.path, self.scope, node))
+        self.generic_visit(node)
+
+    def _assigned(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.module.names[self.scope, target.id].append(value)
+            if self.in_class:
+                self.module.attributes[target.id].append((self.scope, value))
+        elif isinstance(target, ast.Attribute):
+            self.module.attributes[target.attr].append((self.scope, value))
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for each, its in zip(target.elts, value.elts, strict=False):
+                self._assigned(each, its)
+
+
+class Program:
+    """The modules of a program, and what expressions in them can be."""
+
+    def __init__(
+        self,
+        modules: Sequence[Module],
+        given: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.modules = {module.path: module for module in modules}
+        self.given = given
+        """The options on the program's command line, `-` as `_`."""
+        self.environment = environment
+        self.options = _defaults(modules)
+        self._steps = 0
+
+    def values(self, call: Call, node: ast.expr) -> frozenset[Value]:
+        """All that an expression at the place of a call can be."""
+        self._steps = 0
+        return frozenset(self._values(node, self.modules[call.module], call.scope, 0))
+
+    def _values(self, node: ast.expr, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+        self._steps += 1
+        if self._steps > MOST_STEPS or depth > DEEPEST:
+            yield Unread.UNKNOWN
+            return
+
+        def inner(part: ast.expr) -> Iterator[Value]:
+            return self._values(part, module, scope, depth + 1)
+
+        match node:
+            case ast.Name():
+                yield from self._named(node.id, module, scope, depth + 1)
+            case ast.Attribute():
+                yield from self._attribute(node, module, scope, depth + 1)
+            case ast.Subscript(slice=ast.Constant(value=str() as key)):
+                yield from self._item(node.value, key, module, scope, depth + 1)
+            case ast.Call():
+                yield from self._called(node, module, scope, depth + 1)
+            case _:
+                yield from _literal(node, inner)
+
+    def _named(self, name: str, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+        if name == "__file__":
+            yield Text(f"{SOURCE}/{module.path}")
+            return
+        # the function's own names first, then those of the functions around it
+        for length in range(len(scope), -1, -1):
+            around = scope[:length]
+            found = [(module, around, value) for value in module.names.get((around, name), ())]
+            if not found:
+                found = self._parameter(name, module, around)
+            if found:
+                yield from self._any(found, depth)
+                return
+        origin, its_name = module.imported.get(name, ("", ""))
+        other = self._module(origin, module)
+        if other is None or not its_name or depth > DEEPEST:
+            yield Unread.UNKNOWN
+            return
+        yield from self._named(its_name, other, (), depth + 1)
+
+    def _any(self, found: Sequence[_Place], depth: int) -> Iterator[Value]:
+        """What one of several expressions can be; unknown without any."""
+        if not found:
+            yield Unread.UNKNOWN
+        for module, scope, node in found:
+            yield from self._values(node, module, scope, depth)
+
+    def _parameter(self, name: str, module: Module, scope: Scope) -> list[_Place]:
+        """What a function's parameter is given: the arguments of all calls, else its default."""
+        function = module.functions.get(scope[-1]) if scope else None
+        if function is None:
+            return []
+        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        defaults = _parameter_defaults(function)
+        keywords = [each.arg for each in function.args.kwonlyargs]
+        if name not in (*names, *keywords):
+            return []
+        found: list[_Place] = []
+        for caller in self.modules.values():
+            for call in caller.calls:
+                if call.last_name != function.name:
+                    continue
+                given = call.keywords | dict(zip(names, call.node.args, strict=False))
+                if name in given:
+                    found.append((caller, call.scope, given[name]))
+        if not found:
+            found.append((module, (), defaults.get(name, _UNKNOWN)))
+        return found
+
+    def _attribute(
+        self, node: ast.Attribute, module: Module, scope: Scope, depth: int
+    ) -> Iterator[Value]:
+        if node.attr == "parent":
+            yield from map(_parent, self._values(node.value, module, scope, depth))
+            return
+        origin = module.imported.get(dotted(node.value), ("", ""))
+        other = self._module(".".join(filter(None, origin)), module)
+        if other is not None:
+            yield from self._named(node.attr, other, (), depth)
+            return
+        if node.attr in self.given and (node.attr in self.options or self._is_field(node.attr)):
+            yield Argument(node.attr, self.given[node.attr])
+            return
+        found = list(self.options.get(node.attr, ()))
+        for each in self.modules.values():
+            found += [(each, *assigned) for assigned in each.attributes.get(node.attr, ())]
+        yield from self._any(found, depth)
+
+    def _is_field(self, name: str) -> bool:
+        return any(name in module.attributes for module in self.modules.values())
+
+    def _item(
+        self, node: ast.expr, key: str, module: Module, scope: Scope, depth: int
+    ) -> Iterator[Value]:
+        for value in self._values(node, module, scope, depth):
+            item = entries(value).get(key) if isinstance(value, Settings) else None
+            yield from self._values(item or _UNKNOWN, module, scope, depth)
+
+    def _called(self, node: ast.Call, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+        def inner(part: ast.expr) -> Iterator[Value]:
+            return self._values(part, module, scope, depth)
+
+        whole = dotted(node.func)
+        arguments = [each for each in node.args if not isinstance(each, ast.Starred)]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+            return self._method(node.func, arguments, inner)
+        if whole in VARIABLE and arguments:
+            return self._variable(arguments, inner)
+        if whole.rpartition(".")[2] in FUNCTIONS:
+            return self._known(node, arguments, inner)
+        return self._returned(whole, module, depth)
+
+    def _known(
+        self, node: ast.Call, arguments: Sequence[ast.expr], inner: _Inner
+    ) -> Iterator[Value]:
+        """What one of `FUNCTIONS` returns."""
+        name = dotted(node.func).rpartition(".")[2]
+        if name == "dict" and not arguments:
+            return iter((Settings(node, node.lineno),))
+        if name in HERE:
+            return iter((Text("."),))
+        if name == "field":
+            defaults = [each.value for each in node.keywords if each.arg == "default"]
+            return inner(defaults[0] if defaults else _UNKNOWN)
+        if not arguments:
+            return iter((Unread.UNKNOWN,))
+        if name in JOINING:
+            return self._path(arguments, inner)
+        if name == "dirname":
+            return map(_parent, inner(arguments[0]))
+        return inner(arguments[0])
+
+    def _method(
+        self, function: ast.Attribute, arguments: Sequence[ast.expr], inner: _Inner
+    ) -> Iterator[Value]:
+        """A method of a path, or of an open file."""
+        if function.attr == "joinpath":
+            return self._path([function.value, *arguments], inner)
+        return inner(function.value)
+
+    def _path(self, parts: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
+        found: list[Value] = [Text("")]
+        for part in parts:
+            found = list(_joined(iter(found), list(inner(part)), "/"))
+        yield from found
+
+    def _variable(self, arguments: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
+        name = arguments[0].value if isinstance(arguments[0], ast.Constant) else None
+        if isinstance(name, str) and name in self.environment:
+            yield Text(self.environment[name])
+        elif len(arguments) > 1:
+            yield from inner(arguments[1])
+        else:
+            yield Unread.UNKNOWN
+
+    def _returned(self, name: str, module: Module, depth: int) -> Iterator[Value]:
+        """What a function of the program returns."""
+        first, _, rest = name.partition(".")
+        where, called = module, name
+        if first in module.imported:
+            origin, its_name = module.imported[first]
+            other = self._module(origin, module)
+            if other is None and its_name:
+                other, its_name = self._module(f"{origin}.{its_name}", module), ""
+            if other is None:
+                yield Unread.UNKNOWN
+                return
+            where, called = other, its_name or rest
+        values = where.returned.get(called.rpartition(".")[2], ())
+        if not values:
+            yield Unread.UNKNOWN
+        for scope, value in values:
+            yield from self._values(value, where, scope, depth)
+
+    def _module(self, name: str, importer: Module) -> Module | None:
+        """A module of the program by its dotted name, as seen by another one."""
+        for path in module_paths(name, importer.path):
+            if path in self.modules:
+                return self.modules[path]
+        return None
+
+
+VARIABLE = ("os.environ.get", "os.getenv", "environ.get", "getenv")
+JOINING = ("join", "Path", "PurePath", "PosixPath")
+HERE = ("getcwd", "cwd")
+SAME = (
+    *("abspath", "realpath", "normpath", "expanduser", "str", "fspath", "open", "deepcopy"),
+    *("load", "loads", "safe_load", "dict"),
+)
+"""Functions whose result stands for their argument: the same file, or what is read from it."""
+FUNCTIONS = (*JOINING, *HERE, *SAME, "dirname", "field")
+METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")
+"""Methods whose result stands for what they belong to."""
+_UNKNOWN: ast.expr = ast.Constant(value=...)
+
+
+def entries(settings: Settings) -> dict[str, ast.expr]:
+    """The entries of a dictionary in the source, as far as their keys are written there."""
+    node = settings.node
+    if isinstance(node, ast.Call):
+        return {each.arg: each.value for each in node.keywords if each.arg is not None}
+    assert isinstance(node, ast.Dict)
+    pairs = zip(node.keys, node.values, strict=True)
+    return {
+        key.value: value
+        for key, value in pairs
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+
+
+def module_paths(name: str, importer: str) -> Iterator[str]:
+    """The files that a dotted name can mean: from the program's directory, or beside the importer,
+    since Python looks in the directory of the script first."""
+    if not name:
+        return
+    relative = name.replace(".", "/")
+    beside = posixpath.dirname(importer)
+    for base in dict.fromkeys(("", beside)):
+        stem = posixpath.join(base, relative)
+        yield f"{stem}.py"
+        yield f"{stem}/__init__.py"
+
+
+def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
+    """What is written out, and what is put together from other expressions."""
+    match node:
+        case ast.Constant(value=str() as text):
+            yield Text(text)
+        case ast.Constant(value=None | False):
+            yield Unread.NOTHING
+        case ast.Dict():
+            yield Settings(node, node.lineno)
+        case ast.IfExp():
+            yield from inner(node.body)
+            yield from inner(node.orelse)
+        case ast.BoolOp():
+            found = [value for part in node.values for value in inner(part)]
+            something = [value for value in found if value is not Unread.NOTHING]
+            yield from something or found[:1]
+        case ast.BinOp(op=ast.Add() | ast.Div()):
+            between = "/" if isinstance(node.op, ast.Div) else ""
+            yield from _joined(inner(node.left), list(inner(node.right)), between)
+        case ast.JoinedStr():
+            texts: list[Value] = [Text("")]
+            for part in node.values:
+                shown = part.value if isinstance(part, ast.FormattedValue) else part
+                texts = list(_joined(iter(texts), list(inner(shown)), ""))
+            yield from texts
+        case _:
+            yield Unread.UNKNOWN
+
+
+def _parameter_defaults(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> dict[str, ast.expr]:
+    positional = [*function.args.posonlyargs, *function.args.args]
+    last = positional[len(positional) - len(function.args.defaults) :]
+    pairs = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    return {
+        **{each.arg: value for each, value in zip(last, function.args.defaults, strict=True)},
+        **{each.arg: value for each, value in pairs if value is not None},
+    }
+
+
+def _parent(value: Value) -> Value:
+    """The directory of a path."""
+    if not isinstance(value, Text):
+        return Unread.UNKNOWN
+    return Text(posixpath.dirname(value.text) or ".")
+
+
+def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iterator[Value]:
+    """Each text of the left with each of the right; `between` is `/` for paths."""
+    for count, (first, second) in enumerate(product(left, right)):
+        if count > MOST_JOINED:
+            yield Unread.UNKNOWN
+            return
+        if not isinstance(first, Text) or not isinstance(second, Text):
+            yield Unread.UNKNOWN
+        elif between:
+            yield Text(posixpath.join(first.text, second.text))
+        else:
+            yield Text(first.text + second.text)
+
+
+def _defaults(modules: Sequence[Module]) -> dict[str, list[_Place]]:
+    """The options that a program defines, with their defaults: argparse, click and their like.
+
+    An option without a default is there with None.
+    """
+    found: dict[str, list[_Place]] = defaultdict(list)
+    for module in modules:
+        for call in module.calls:
+            function = call.last_name or getattr(call.node.func, "attr", "")
+            keywords = call.keywords
+            if function == "set_defaults":
+                for name, value in keywords.items():
+                    found[name].append((module, call.scope, value))
+            if function not in DEFINE_OPTION:
+                continue
+            default = keywords.get("default", ast.Constant(value=None))
+            for name in _option_names(call.node):
+                found[name].append((module, call.scope, default))
+    return dict(found)
+
+
+def _option_names(node: ast.Call) -> Iterator[str]:
+    words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+    for word in words:
+        if isinstance(word, str) and word.startswith("--"):
+            yield word.removeprefix("--").replace("-", "_")
+    for keyword in node.keywords:
+        if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant):
+            yield str(keyword.value.value)

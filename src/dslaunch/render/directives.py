@@ -1,0 +1,135 @@
+"""What stands behind `#SBATCH` in a rendered script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import PlanError
+from dslaunch.render.batch import Batch, job_name, signal_option
+from dslaunch.render.node_text import Group
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Slurm
+
+PLAIN = re.compile(r"[\w@%+=:,./\[\]*^-]+", re.ASCII).fullmatch
+PARTS = ("cpus_per_task", "cpus_per_gpu", "mem", "mem_per_cpu", "mem_per_gpu")
+"""Options that ask for a part of a node."""
+LONGEST_DIRECTIVE = 8000
+"""Characters of one option, less than the buffer of sbatch (22.05, sbatch/opt.c, BUFSIZ)."""
+
+
+def directives(batch: Batch, groups: tuple[Group, ...]) -> Iterator[str]:
+    """What stands behind `#SBATCH`, in order; the user's own stand in the place of ours.
+
+    They hold for every component: sbatch resets most options at each (22.05, src/common/
+    slurm_opt.c, `reset_each_pass`), and keeps the others anyway.
+    """
+    slurm = batch.slurm
+    options = dict(slurm.options)
+    once = [("job-name", job_name(batch)), *_for_the_job(batch, options)]
+    for number, group in enumerate(groups):
+        ours = list(_for_the_group(batch, group, options))
+        if number:
+            yield "hetjob"
+        else:
+            ours = once + ours
+        yield from (_option(name, value) for name, value in ours if name not in slurm.displaced)
+        yield from slurm.directives
+
+
+def step_tasks(batch: Batch, group: Group) -> tuple[str, ...]:
+    """The words by which srun starts our number of tasks where directives give the job another."""
+    if "ntasks-per-node" not in batch.slurm.displaced:
+        return ()
+    each = group.tasks(batch.launch.job)
+    return (f"--ntasks={group.nodes * each}", f"--ntasks-per-node={each}")
+
+
+def _for_the_job(batch: Batch, options: dict[str, str]) -> Iterator[tuple[str, str | None]]:
+    slurm, workdir = batch.slurm, batch.launch.decided.workdir
+    if "chdir" in options or workdir.startswith("/"):
+        yield "chdir", options.get("chdir", workdir)
+    yield "output", output_pattern(slurm)
+    for name in ("error", "comment", "wckey", "mail_type", "mail_user", "array", "dependency"):
+        if name in options:
+            yield name.replace("_", "-"), options[name]
+    if slurm.requeue:
+        yield "requeue", None
+    if slurm.requeue != 0:
+        yield "open-mode", "append"
+    if slurm.requeue == 0:
+        yield "no-requeue", None
+    if slurm.signal:
+        yield "signal", signal_option(slurm)
+    if batch.launch.world.min_nodes is not None:
+        yield "no-kill", None
+
+
+def _for_the_group(
+    batch: Batch, group: Group, options: dict[str, str]
+) -> Iterator[tuple[str, str | None]]:
+    slurm = batch.slurm
+    for name in (
+        "partition",
+        "account",
+        "qos",
+        "time",
+        "reservation",
+        "constraint",
+        "switches",
+        "licenses",
+        "segment",
+    ):
+        if name in options:
+            yield name, options[name]
+    yield "nodes", slurm.nodes or str(group.nodes)
+    yield "ntasks-per-node", str(group.tasks(batch.launch.job))
+    yield from _resources(batch.slurm, group, options.get("gres"))
+    for name in PARTS:
+        if name in options:
+            yield name.replace("_", "-"), options[name]
+    whole = slurm.exclusive or ("false" if set(PARTS) & options.keys() else "true")
+    if "tmp" in options:
+        yield "tmp", options["tmp"]
+    if whole != "false":
+        yield "exclusive", None if whole == "true" else whole
+    wanted = fold(p.node.host for p in group.members) if batch.pinned else ""
+    yield from _hosts("nodelist", options.get("nodelist"), wanted)
+    yield from _hosts("exclude", options.get("exclude"), fold(batch.excluded))
+
+
+def output_pattern(slurm: Slurm) -> str:
+    """Where the output goes, with the patterns of sbatch."""
+    return slurm.output or ("%x-%A_%a.out" if "array" in dict(slurm.options) else "%x-%j.out")
+
+
+def _resources(slurm: Slurm, group: Group, more: str | None) -> Iterator[tuple[str, str]]:
+    """The GPUs of each node, and `more` generic resources, such as local disks."""
+    gpus = f"{group.gpu}:{group.slots}" if group.gpu else str(group.slots)
+    gres = [f"gpu:{gpus}"] if slurm.gpus == "gres" else []
+    gres += [more] if more else []
+    if gres:
+        yield "gres", ",".join(gres)
+    if slurm.gpus == "gpus_per_node":
+        yield "gpus-per-node", gpus
+
+
+def _hosts(name: str, *folded: str | None) -> Iterator[tuple[str, str]]:
+    given = ",".join(filter(None, folded))
+    if given:
+        yield name, given
+
+
+def _option(name: str, value: str | None) -> str:
+    """An option as sbatch reads it: quotes, backslashes and `#` mean what they do in a shell
+    (22.05, sbatch/opt.c, `_get_argument`)."""
+    if value is None:
+        return f"--{name}"
+    if "\n" in value or "\0" in value or len(value) > LONGEST_DIRECTIVE:
+        raise PlanError(f"sbatch cannot be told --{name} in a script: {value[:40]!r}")
+    if not PLAIN(value):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"--{name}={value}"

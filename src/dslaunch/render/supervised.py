@@ -1,0 +1,128 @@
+"""A job that runs `dslaunch run` on its first node: what its script holds beside the usual.
+
+That run reaches all nodes of the job by steps (`transport.srun`), so that it is the same as over
+SSH: quick checks, evidence, root cause, hang timeout, restarts. What the command line and the
+cluster file say must reach it unchanged, although the file may change while the job is pending.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dslaunch.errors import PlanError
+from dslaunch.launch.command import Command, Var, Word, at_home, quote
+from dslaunch.launch.program import kind_flag
+from dslaunch.render.batch import Batch, grouped, signal_name
+from dslaunch.render.lines import directory
+from dslaunch.render.node_text import wrapped
+
+if TYPE_CHECKING:
+    from dslaunch.launch.job import Job
+
+PYTHON, CLUSTER, RESULT = Var("python"), Var("cluster"), Var("result")
+RESULT_SUFFIX = ".run.json"
+"""The result of the run in the job is in the file of this name beside the job's output."""
+NOTICES = ("USR1", "USR2")
+"""Signals that `dslaunch run` hands to the ranks."""
+NOT_THERE = 6
+"""Exit code of a job whose first node has no dslaunch: as of a program that is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """How `dslaunch run` is called in the job."""
+
+    file: str
+    """The cluster file's text, as the job needs it."""
+    pythons: tuple[str, ...]
+    """Interpreters on the node; the first that has dslaunch runs it."""
+    hang_timeout: float | None = None
+    preflight: bool = True
+    force: bool = False
+
+
+def supervised(batch: Batch, job: Job, how: Supervised) -> Batch:
+    """The batch with `job` as the user asked for it: the run in the job decides itself, by
+    evidence, which files it ships and how it changes the DeepSpeed config.
+
+    Raises PlanError for a container, which steps of that run do not enter, and for a signal that
+    asks that run itself to end.
+    """
+    signal = signal_name(batch.slurm)
+    if signal is not None and signal not in NOTICES:
+        raise PlanError(
+            f"slurm.signal: {signal} ends a supervised job instead of telling its ranks",
+            hint=f"use {' or '.join(NOTICES)}, or submit it with --plain",
+        )
+    if batch.slurm.container is not None:
+        raise PlanError(
+            "slurm.container: a supervised job starts the ranks on the nodes, not in a container",
+            hint="submit it with --plain",
+        )
+    decided = replace(batch.launch.decided, files=())
+    launch = replace(batch.launch, job=job, decided=decided)
+    return replace(batch, launch=launch, supervised=how)
+
+
+def cluster_file(text: str, name: str, job: Job, workdir: str) -> str:
+    """The cluster file for the run in the job; YAML that is JSON.
+
+    Nodes are as folded as in the user's text. What depends on this machine is resolved: the
+    variables of `env_from`, the working directory, and secrets, whose values are in the job's
+    environment. `slurm:` and `job:` are done with.
+    """
+    from dslaunch.cluster import schema, yamltext
+
+    data: dict[str, Any] = dict(yamltext.parse(text, name, verbatim=schema.VERBATIM).data)
+    for done in ("slurm", "job", "env_from", "launcher"):
+        data.pop(done, None)
+    data["name"] = name
+    data["env"] = dict(job.env)
+    data["secrets"] = [secret.name for secret in job.secrets]
+    data["storage"] = {**(data.get("storage") or {}), "workdir": workdir}
+    return json.dumps(data, indent=1, ensure_ascii=False)
+
+
+def values(batch: Batch, how: Supervised) -> dict[str, Any]:
+    """What the template of such a job can use."""
+    end = "END"
+    while end in how.file.splitlines():
+        end += "_"
+    workdir = batch.launch.decided.workdir
+    return {
+        "pythons": " ".join(quote(at_home(python)) for python in how.pythons),
+        "workdir": "" if workdir.startswith("/") else quote(directory(workdir)),
+        "file": how.file,
+        "end": end,
+        "not_there": NOT_THERE,
+        "suffix": RESULT_SUFFIX,
+    }
+
+
+def run_command(batch: Batch, how: Supervised) -> str:
+    """The call of `dslaunch run`, in shell words."""
+    job, groups = batch.launch.job, grouped(batch)
+    signal = signal_name(batch.slurm)
+    options: list[Word] = [f"--launcher={job.launcher}"]
+    if len(groups) == 1:
+        options.append(f"--slots={groups[0].slots}")
+    options.append(f"--restarts={job.restarts}")
+    if job.min_nodes is not None:
+        options.append(f"--min-nodes={job.min_nodes}")
+    if how.hang_timeout is not None:
+        options.append(f"--hang-timeout={how.hang_timeout:g}")
+    if signal:
+        options.append(f"--notice={signal}")
+    if batch.slurm.requeue:
+        options.append(f"--requeue={batch.slurm.requeue}")
+    if not how.preflight:
+        options.append("--no-preflight")
+    if how.force:
+        options.append("--force")
+    options.append(("--result=", RESULT))
+    options += [f"--env={name}={value}" for name, value in job.overrides]
+    options += kind_flag(job, "--no-python")
+    words = ((PYTHON,), "-P", "-m", "dslaunch", "run", "--slurm", *options)
+    return wrapped(Command((*words, (CLUSTER,), job.program, *job.args)))

@@ -1,0 +1,200 @@
+"""The DeepSpeed configs that a job names in its code, or in a file of arguments.
+
+DeepSpeed must be told whether nodes share the storage of checkpoints. A config on the command line
+is replaced there; one that code opens by its name is shipped with the change.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dslaunch.deepspeed.in_code import Named, in_source, modules_of, named_in_code
+from dslaunch.deepspeed.resume import check_config, options
+from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localise, parse
+from dslaunch.launch.plan import Decision
+from dslaunch.run.source import main_files, read_small
+
+if TYPE_CHECKING:
+    from dslaunch.launch.job import Job
+    from dslaunch.run.source import Source
+
+ARGUMENT_FILES = (".yaml", ".yml", ".json")
+"""How a file of arguments ends: Hugging Face's HfArgumentParser, LLaMA-Factory, axolotl."""
+FILE_KEYS = (
+    *(option.removeprefix("--") for option in (*OPTIONS, SWITCH)),
+    "deepspeed_config_file",
+)
+"""The keys that name a config there; the last is accelerate's."""
+ADVICE = 'set "checkpoint": {"use_node_local_storage": true} in it'
+
+
+@dataclass(frozen=True, slots=True)
+class CodeConfigs:
+    """What follows from the configs that code names."""
+
+    changed: Mapping[str, str] = field(default_factory=dict)
+    """File of the job, relative to its directory -> the text that nodes need."""
+    decisions: tuple[Decision, ...] = ()
+
+
+def configs_in_code(job: Job, cwd: Path, source: Source | None) -> tuple[Named, ...]:
+    """Read the job's own modules and files of arguments for configs that they name."""
+    return (*_in_modules(job, source), *_in_argument_files(job, cwd))
+
+
+def _in_modules(job: Job, source: Source | None) -> tuple[Named, ...]:
+    if source is None or job.kind == "command":
+        return ()
+    script = source.script if job.kind == "script" else _module_file(job.program, source)
+    if script is None:
+        return ()
+    modules = modules_of(script, _reader(source))
+    environment = dict(job.env) | dict(job.overrides)
+    return named_in_code(modules, dict(options(job.args)), environment)
+
+
+def _module_file(name: str, source: Source) -> str | None:
+    offered = dict(source.digests)
+    return next((path for path in main_files(name) if path in offered), None)
+
+
+def _reader(source: Source) -> Callable[[str], str | None]:
+    offered = dict(source.digests)
+
+    def read(path: str) -> str | None:
+        return read_small(source.local / path) if path in offered else None
+
+    return read
+
+
+def _in_argument_files(job: Job, cwd: Path) -> Iterator[Named]:
+    words = [word for word in job.args if isinstance(word, str)]
+    values = (word.partition("=")[2] if word.startswith("-") else word for word in words)
+    for path in dict.fromkeys(values):
+        text = read_small(cwd / path) if path.endswith(ARGUMENT_FILES) else None
+        for key, value in _entries(text or ""):
+            if key in FILE_KEYS and isinstance(value, str) and value.endswith(SUFFIXES):
+                yield Named(path, 0, f"{key}: ...", posixpath.normpath(value))
+
+
+def _entries(text: str) -> Iterator[tuple[str, Any]]:
+    """The entries of a file of arguments, and of the sections in it."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return
+    if not isinstance(data, dict):
+        return
+    for key, value in data.items():
+        yield str(key), value
+        if isinstance(value, dict):
+            yield from ((str(inner), item) for inner, item in value.items())
+
+
+# ---------------------------------------------------------------- what follows
+
+
+def place_of(named: Named, source: Source | None, workdir: str) -> str | None:
+    """The config's path among the files that are shipped; None: it is none of them."""
+    if source is None or named.path is None:
+        return None
+    path = in_source(named.path)
+    if path is None:
+        there = posixpath.normpath(posixpath.join(workdir, named.path))
+        base = posixpath.normpath(source.remote)
+        if base == ".":
+            path = there
+        elif there.startswith(f"{base}/"):
+            path = there.removeprefix(f"{base}/")
+    return path if path in dict(source.digests) else None
+
+
+def local_file(named: Named, source: Source | None, cwd: Path, workdir: str) -> Path | None:
+    """The config's file on this machine, if it is here."""
+    place = place_of(named, source, workdir)
+    if source is not None and place is not None:
+        return source.local / place
+    if named.path is None or in_source(named.path) is not None:
+        return None
+    path = cwd / named.path
+    return path if path.is_file() else None
+
+
+def fit_configs(
+    configs: tuple[Named, ...],
+    job: Job,
+    source: Source | None,
+    cwd: Path,
+    workdir: str,
+    *,
+    shared: bool | None,
+    can_ship: bool,
+) -> CodeConfigs:
+    """Have the configs in code say whether checkpoints are shared, or say that they do not.
+
+    Raises ConfigError for a config that cannot be read as DeepSpeed would, PlanError if what it
+    saves could not be loaded again.
+    """
+    if shared is None:
+        return CodeConfigs()
+    changed: dict[str, str] = {}
+    decisions: list[Decision] = []
+    on_command_line = find_config(job.args) is not None
+    # a config that an option names is replaced on the command line
+    for named in (each for each in configs if each.option is None):
+        path = local_file(named, source, cwd, workdir)
+        text = read_small(path) if path is not None else None
+        if named.path is None or text is None:
+            decisions += [] if shared or on_command_line else _unread(named)
+            continue
+        check_config(parse(text, named.path), job.args, shared)
+        localised = localise(text, shared, named.path)
+        place = place_of(named, source, workdir)
+        if localised.change is None:
+            continue
+        if place is None or not can_ship or shared:
+            decisions.append(_not_changed(named, localised.change))
+        else:
+            changed[place] = localised.text
+            decisions.append(_shipped(named, place, localised.change))
+    return CodeConfigs(changed, tuple(dict.fromkeys(decisions)))
+
+
+def _unread(named: Named) -> list[Decision]:
+    """What to say of a config that cannot be changed, since there is no file of it here."""
+    if named.path is not None:
+        return [_not_shipped(named)]
+    return [] if named.node_local else [_unlocalised(named)]
+
+
+def _shipped(named: Named, place: str, change: str) -> Decision:
+    value = f"{place}, named by {named.place}, is shipped with {change}"
+    return Decision("DeepSpeed config", value, "checkpoints are not shared")
+
+
+def _unlocalised(named: Named) -> Decision:
+    what = "is known only to the program" if not named.known else "is written in the code"
+    value = f"{named.place}: the DeepSpeed config of {named.by} {what}"
+    return Decision("warning", value, f"checkpoints are not shared: {ADVICE}")
+
+
+def _not_shipped(named: Named) -> Decision:
+    value = f"{named.place}: {named.by} names {named.path}, which is not among the job's files"
+    return Decision("warning", value, f"checkpoints are not shared: {ADVICE} on every node")
+
+
+def _not_changed(named: Named, change: str) -> Decision:
+    value = f"{named.place}: {named.by} names {named.path}, which is used unchanged"
+    return Decision("warning", value, f"it needs {change}")
+
+
+def own_copy(path: str, hosts: tuple[str, ...]) -> Decision:
+    """A node on which the user's own file is used, which is never changed."""
+    value = f"{path} is used unchanged on {', '.join(hosts)}, since it is your own file there"
+    return Decision("warning", value, f"checkpoints are not shared: {ADVICE}")

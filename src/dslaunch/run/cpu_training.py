@@ -1,0 +1,124 @@
+"""What Accelerate must be told on nodes without accelerators.
+
+As measured with accelerate 1.15.0, transformers 5.23.0 and DeepSpeed 0.19.8, two ranks on CPU:
+
+ACCELERATE_USE_CPU  DeepSpeed           what the ranks do
+------------------  ------------------  --------------------------------------------------------
+not set             no                  each trains alone (state.py, `_prepare_backend`)
+true                no                  DDP over Gloo
+true                Trainer or plugin   DDP over Gloo; the DeepSpeed config is silently ignored
+                                        (state.py, `AcceleratorState`: DeepSpeed needs `not cpu`)
+not set             Trainer, --use_cpu  DeepSpeed over Gloo, as wanted
+not set             Trainer alone       the Trainer counts one process: the batch sizes of the
+                                        config are refused, or every rank trains on all data
+not set             plugin in the code  DeepSpeed, but every rank trains on all data
+
+So the variable is set unless the Trainer is given DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dslaunch.deepspeed.resume import is_on, options
+from dslaunch.launch.devices import has_accelerator
+from dslaunch.launch.plan import Decision
+from dslaunch.pysource.values import Call, read_module
+from dslaunch.run.source import program_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dslaunch.cluster.model import Allocation
+    from dslaunch.launch.facts import Facts
+    from dslaunch.launch.job import Job
+
+VARIABLE = "ACCELERATE_USE_CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a script's arguments and source say of how it trains."""
+
+    trainer_deepspeed: bool = False
+    """Hugging Face's Trainer is given a DeepSpeed config."""
+    plugin: bool = False
+    """The source makes a `DeepSpeedPlugin` for Accelerate."""
+    use_cpu: bool = False
+    """The Trainer is told to train on CPU."""
+
+
+def for_accelerate(
+    allocation: Allocation, job: Job, facts: Facts, cwd: Path
+) -> tuple[Job, tuple[Decision, ...]]:
+    """Give the job what Accelerate needs where no node has an accelerator, and say so."""
+    if job.launcher != "accelerate" or any(map(has_accelerator, facts.nodes)):
+        return job, ()
+    given = dict((*job.env, *job.overrides))
+    own = [dict(placement.node.env) for placement in allocation.placements]
+    if VARIABLE in given or any(VARIABLE in env for env in own):
+        return job, ()
+    training = read_training(job, cwd)
+    if training.trainer_deepspeed:
+        return job, (_not_set(training),)
+    why = "without it each rank trains alone on nodes without accelerators"
+    decisions = [Decision("environment", f"{VARIABLE}=true", why)]
+    if training.plugin:
+        decisions.append(
+            Decision(
+                "Accelerate",
+                "trains with DDP: DeepSpeedPlugin has no effect on CPU",
+                "AcceleratorState takes DeepSpeed only without CPU; use launcher `deepspeed`, or "
+                "the Trainer with --use_cpu",
+            )
+        )
+    return replace(job, env=(*job.env, (VARIABLE, "true"))), tuple(decisions)
+
+
+def _not_set(training: Training) -> Decision:
+    if training.use_cpu:
+        return Decision(
+            "environment", f"{VARIABLE} not set", "with it the Trainer ignores its DeepSpeed config"
+        )
+    return Decision(
+        "Trainer",
+        "--use_cpu is not given: add it to train with DeepSpeed on CPU",
+        "no node has an accelerator; without it the Trainer counts one process",
+    )
+
+
+def read_training(job: Job, cwd: Path) -> Training:
+    """Find out from a job's arguments and script how it trains; nothing is run."""
+    given = dict(options(job.args))
+    by_argument = given.get("deepspeed", "true") != "true"
+    told = is_on(job.args, "use_cpu") or is_on(job.args, "no_cuda")
+    in_source = _in_source(job, cwd)
+    return Training(
+        trainer_deepspeed=by_argument or in_source.trainer_deepspeed,
+        plugin=in_source.plugin,
+        use_cpu=told or in_source.use_cpu,
+    )
+
+
+def _in_source(job: Job, cwd: Path) -> Training:
+    """Read the calls in a program that is here; one that cannot be read says nothing."""
+    text = program_text(job, cwd)
+    module = read_module(job.program, text) if text is not None else None
+    if module is None:
+        return Training()
+    trainer = [call for call in module.calls if call.last_name.endswith("TrainingArguments")]
+    return Training(
+        trainer_deepspeed=any(_given(call, "deepspeed") for call in trainer),
+        plugin=any(call.last_name == "DeepSpeedPlugin" for call in module.calls),
+        use_cpu=any(_given(call, "use_cpu") or _given(call, "no_cuda") for call in trainer),
+    )
+
+
+def _given(call: Call, name: str) -> bool:
+    """Whether a call has this argument, and not as a false constant."""
+    value = call.keywords.get(name)
+    if isinstance(value, ast.Constant):
+        return bool(value.value)
+    return value is not None

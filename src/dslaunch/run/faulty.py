@@ -1,0 +1,34 @@
+"""Which nodes the next attempt of a run should do without, by how the attempts ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dslaunch.run.known_endings import NODE_FAULTS
+
+if TYPE_CHECKING:
+    from dslaunch.run.outcome import Outcome
+
+
+def faulty_nodes(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """The nodes that are the reason of failed attempts, in the order in which they failed.
+
+    A node counts as faulty when it was lost, when its rank reported a fault of hardware or driver,
+    or when it had the root cause of two attempts in a row: a program that is wrong fails on any
+    node, mostly on the first, so that once is no evidence.
+    """
+    found: list[str] = []
+    before: str | None = None
+    for outcome in outcomes:
+        cause = outcome.cause
+        host = cause.host if cause is not None else None
+        if host is None or cause is None:
+            before = None
+            continue
+        lost = cause.kind == "lost"
+        repeated = host == before
+        if lost or outcome.ending in NODE_FAULTS or repeated:
+            found.append(host)
+        before = host
+    return tuple(dict.fromkeys(found))

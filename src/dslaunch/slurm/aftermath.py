@@ -1,0 +1,159 @@
+"""What SLURM tells about the end of a job when it is asked once more: who, which node, step."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dslaunch.cluster.nodeset import fold
+from dslaunch.errors import DslaunchError
+from dslaunch.slurm.identity import JobId
+from dslaunch.slurm.observed import MemoryExceeded, Observed
+from dslaunch.slurm.output import Layout
+from dslaunch.slurm.states import JobInfo, fields_of, moment, whole_number
+from dslaunch.slurm.verdict import PROLOG_REASON, Account, Aftermath
+
+if TYPE_CHECKING:
+    from dslaunch.slurm.client import Client
+
+STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
+TRIES, BETWEEN = 4, 0.5
+"""How often accounting is asked who canceled a job, and the seconds between: slurmdbd records an
+end a moment after slurmctld knows it."""
+NODE_AGREES = 60
+"""Seconds between the end of a job and the drain of a node for its prolog."""
+_BY = re.compile(r"by ([0-9]{1,10})")
+_SINCE = re.compile(r"(?P<why>.*) \[\S+@(?P<when>[0-9]{1,18})\]")
+_NODE = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_SIZE = re.compile(r"([0-9]{1,15})(?:\.[0-9]+)?([KMGTP]?)")
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def aftermath(
+    client: Client,
+    job: JobId,
+    info: JobInfo,
+    observed: Observed,
+    layout: Layout,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Aftermath:
+    """Ask what explains the end of `info`: a job, or a task or component of it. What cannot be
+    found out stays unknown: never raises DslaunchError."""
+    try:
+        if info.state == "NODE_FAIL" and info.nodes:
+            return Aftermath(down=_folded(client.down(info.nodes)))
+        if info.state == "CANCELLED":
+            began = observed != Observed()
+            prolog = "" if began or not info.nodes else _prolog(client, info)
+            return Aftermath(canceled_by=_canceled_by(client, job, info, sleep), prolog=prolog)
+        if info.state == "OUT_OF_MEMORY":
+            return Aftermath(memory=_memory(client, info, layout))
+    except DslaunchError:
+        pass
+    return Aftermath()
+
+
+def _canceled_by(
+    client: Client, job: JobId, info: JobInfo, sleep: Callable[[float], None]
+) -> Account | None:
+    """Who ended the last start; None: the accounting does not say it, or there is none."""
+    for attempt in range(TRIES):
+        if attempt:
+            sleep(BETWEEN)
+        starts = [start for start in client.starts(job) if start.job == info.job]
+        if not starts:
+            return None
+        last = starts[-1]
+        found = _BY.fullmatch(last.reason) if last.state == "CANCELLED" else None
+        if found is not None:
+            return account(int(found[1]))
+    return None
+
+
+def account(uid: int) -> Account:
+    """Return a user with the name that this machine has for it."""
+    try:
+        return Account(uid, pwd.getpwuid(uid).pw_name)
+    except (KeyError, OverflowError):
+        return Account(uid)
+
+
+def _memory(client: Client, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
+    """The step that was out of memory, and the node and task with the most memory in it."""
+    found = [
+        _step(name, node, task, size, layout)
+        for name, state, began, node, task, size in _sacct(client, info, STEPS, "--duplicates")
+        if name.startswith(f"{info.job}.")
+        and state.startswith("OUT_OF_ME")
+        and _is_within(info, began)
+    ]
+    # the batch script is out of memory too where a step of its node is
+    of_ranks = [one for one in found if one.step.isdecimal()]
+    return next(iter(of_ranks or found), None)
+
+
+def _is_within(info: JobInfo, began: str) -> bool:
+    """Whether a step is of this start, by its time: a step's record does not say whose it is, and
+    an earlier start or another job of the same number has steps too."""
+    when = moment(began)
+    if when is None or info.started is None:
+        return True
+    return info.started <= when and (info.ended is None or when <= info.ended)
+
+
+def _step(name: str, node: str, task: str, size: str, layout: Layout) -> MemoryExceeded:
+    step = name.partition(".")[2][:40]
+    number = whole_number(task)
+    rank = layout.direct and step.isdecimal() and number is not None
+    return MemoryExceeded(
+        host=node if _NODE.fullmatch(node) else "",
+        step=step,
+        ranks=(layout.place(number)[1],) if rank and number is not None else (),
+        used=_bytes(size),
+    )
+
+
+def _bytes(text: str) -> int | None:
+    found = _SIZE.fullmatch(text)
+    return int(found[1]) * 1024 ** _UNITS[found[2]] if found else None
+
+
+def _sacct(client: Client, info: JobInfo, fields: str, *options: str) -> list[list[str]]:
+    """The rows of a job; none: there is no accounting, or it does not answer."""
+    cluster = (f"--clusters={info.cluster}",) if info.cluster else ()
+    command = [
+        *("sacct", "--noheader", "--parsable2", *options, *cluster),
+        *(f"--jobs={info.job}", f"--format={fields}"),
+    ]
+    done = client.run(command, "", client.asking)
+    if done.code:
+        return []
+    rows = [line.split("|") for line in done.out.splitlines()]
+    return [cells for cells in rows if len(cells) == fields.count(",") + 1]
+
+
+def _prolog(client: Client, info: JobInfo) -> str:
+    """The nodes of a job that were drained for their prolog when it ended, folded."""
+    command = ["scontrol", "--oneliner", "show", "node", info.nodes]
+    done = client.run(command, "", client.asking)
+    nodes = map(fields_of, done.out.splitlines())
+    return _folded(
+        fields["NodeName"]
+        for fields in nodes
+        if "NodeName" in fields and _drained_for_prolog(fields.get("Reason", ""), info.ended)
+    )
+
+
+def _drained_for_prolog(reason: str, ended: int | None) -> bool:
+    found = _SINCE.fullmatch(reason)
+    if found is None or found["why"] != PROLOG_REASON:
+        return False
+    return ended is None or abs(int(found["when"]) - ended) <= NODE_AGREES
+
+
+def _folded(names: Iterable[str]) -> str:
+    known = [name for name in names if _NODE.fullmatch(name)]
+    return fold(known) if known else ""

@@ -1,0 +1,73 @@
+"""Whether bash takes a script: `bash -n` reads it and runs nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+SECONDS = 10.0
+"""How long bash may read."""
+OLDEST = 4
+"""The first bash that knows what clusters' scripts have (`|&`, `&>>`, `;;&`, `coproc`): macOS has
+bash 3.2, which refuses them."""
+SAID = re.compile(r"line (\d+): (.*)")
+LONGEST = 200
+"""Characters of bash's message that are shown."""
+CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+"""No BASH_ENV, no exported functions, messages in English."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why bash does not take a script."""
+
+    line: int
+    """From 1."""
+    message: str
+
+
+def can_be_asked() -> bool:
+    """Whether there is a bash here that knows what clusters' scripts have."""
+    return _version() >= OLDEST
+
+
+def refusal(text: str) -> Refusal | None:
+    """Ask `bash -n`. None where bash takes the script, or cannot be asked: it is missing, older
+    than 4.0, or needs more than SECONDS."""
+    done = _bash(["-n"], text)
+    if done is None or done.returncode == 0 or _version() < OLDEST:
+        return None
+    found = SAID.search(done.stderr)
+    if found is None:
+        return None
+    printable = "".join(char if char.isprintable() else "?" for char in found[2])
+    return Refusal(int(found[1]), printable[:LONGEST])
+
+
+def _version() -> int:
+    """Bash's major version; 0 where it cannot be found out."""
+    done = _bash(["-c", "echo ${BASH_VERSINFO[0]}"], "")
+    said = done.stdout.strip() if done else ""
+    return int(said) if said.isdecimal() else 0
+
+
+def _bash(arguments: list[str], text: str) -> subprocess.CompletedProcess[str] | None:
+    program = shutil.which("bash")
+    if program is None:
+        return None
+    command = [program, "--norc", "--noprofile", *arguments]
+    try:
+        return subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=CLEAN,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,107 @@
+"""What the recorded keys say of the keys that servers present now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.transport.classify import Scene, Symptom, failure
+from dslaunch.transport.ssh import known_hosts, trust
+from dslaunch.transport.ssh.gather import KINDS, Gatherer
+from dslaunch.transport.ssh.trust import Host, Place, PublicKey
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Ssh
+    from dslaunch.transport.ssh.files import KnownHosts
+
+Status = Literal["known", "certified", "new", "recorded", "declined", "failed"]
+VERIFIED: tuple[Status, ...] = ("known", "certified", "recorded")
+"""States in which others may be reached through a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """A server, the keys that it presents, and what is known of them."""
+
+    host: Host
+    status: Status
+    keys: tuple[PublicKey, ...] = ()
+    failure: NodeFailure | None = None
+
+
+def examine_all(
+    hosts: Sequence[Host], gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
+) -> list[Presented]:
+    """Ask servers for their keys, `ssh.fanout` at a time, and compare them with recorded ones.
+
+    With `every`, all kinds of keys of a server that is not known yet, else the one that ssh
+    prefers.
+    """
+
+    def look(host: Host) -> Presented:
+        try:
+            return _examined(host, gatherer, known, ssh, every=every)
+        except NodeError as error:
+            return Presented(host, "failed", failure=error.failures[0])
+
+    with ThreadPoolExecutor(max(1, min(ssh.fanout, len(hosts)))) as pool:
+        return list(pool.map(look, hosts))
+
+
+def _examined(
+    host: Host, gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
+) -> Presented:
+    """Ask one server. Raises NodeError."""
+    hop = host.hop
+    entries = known.entries(hop.known_hosts)
+    if known_hosts.has_authority(entries, hop.known_as) and gatherer.is_certified(host):
+        return Presented(host, "certified")
+    recorded = known_hosts.recorded(entries, hop.known_as)
+    kinds = tuple(kind for kind in KINDS if kind in {entry.name for entry in recorded})
+    # as ssh does it: a server that is known is asked for a key of a kind that is known
+    keys = gatherer.keys(host, kinds, every=False) if kinds else ()
+    keys = keys or gatherer.keys(host, KINDS, every=every)
+    statuses = {known_hosts.decide(entries, hop.known_as, key.blob) for key in keys}
+    if "revoked" in statuses or any(gatherer.is_revoked(host, key) for key in keys):
+        kind = "host-key-revoked"
+    elif "known" in statuses:
+        return Presented(host, "known", keys)
+    elif "changed" in statuses:
+        kind = "host-key-changed"
+    elif keys:
+        return Presented(host, "new", keys)
+    else:
+        kind = "protocol"
+    said = "it has no host key of a kind that is supported" if kind == "protocol" else ""
+    shown = " and ".join(map(str, keys))
+    scene = Scene(host.node, hop, None, recorded, ssh.config_file, ssh.connect_timeout)
+    return Presented(host, "failed", keys, failure(scene, Symptom(kind, said, key=shown)))
+
+
+def reachable(hosts: Iterable[Host], verified: set[Place]) -> list[Host]:
+    """Return the hosts whose jump hosts are all verified."""
+    return [host for host in hosts if verified.issuperset(host.before)]
+
+
+def not_reached(host: Host) -> Presented:
+    """Return a host whose jump host was not verified."""
+    why = "not asked: the key of its jump host is not recorded"
+    return Presented(host, "failed", failure=NodeFailure(host.node.host, "route", why))
+
+
+def compared(found: Presented, listed: Sequence[trust.Listed], file: str) -> Presented:
+    """Return a new host with the keys that a list of fingerprints has, or as failed."""
+    verdict = trust.accepted(found.host, found.keys, listed, file)
+    if not isinstance(verdict, str):
+        return replace(found, keys=verdict)
+    host = found.host
+    who = f"jump host {host.hop.alias}: " if host.is_jump else ""
+    message = f"{who}its host key is not the listed one ({verdict})"
+    hint = (
+        "compare with the console of the host: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`"
+    )
+    wrong = NodeFailure(host.node.host, "host-key-unlisted", message, hint, detail=verdict)
+    return replace(found, status="failed", failure=wrong)

@@ -1,0 +1,187 @@
+"""The way to a node: every host that a connection goes through, as OpenSSH resolves it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dslaunch.cluster.model import Node
+from dslaunch.cluster.nodeset import shortened
+from dslaunch.transport.ssh.config import Asked, Directives, Options, look_up
+from dslaunch.transport.ssh.known_hosts import DEFAULT_PORT, HostName
+
+MOST_HOPS = 8
+"""Hosts on one route; a longer one is probably a loop."""
+USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_HOP = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?/?")
+_NUMBER = re.compile(r"[0-9]{1,5}")
+_TOKEN = re.compile(r"%(.?)|\$\{([^${}]{0,255})\}", re.DOTALL)
+
+
+class RouteError(Exception):
+    """The way to a node cannot be resolved; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The user and the files on this machine by which a way is resolved."""
+
+    files: tuple[Directives, ...]
+    """The configuration files; the first that sets an option wins."""
+    user: str
+    home: Path
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a user, or a ProxyJump, says of a host."""
+
+    alias: str
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    jump: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One host of a way, resolved."""
+
+    alias: str
+    host: str
+    """The name or address that is dialed."""
+    port: int
+    user: str
+    known_as: HostName
+    """The name under which its key is known."""
+    known_hosts: tuple[Path, ...]
+    identity_files: tuple[Path, ...]
+    """The private keys that are named; none: those with standard names."""
+    only_these_keys: bool
+    """Whether no other keys of the agent are offered (IdentitiesOnly)."""
+    proxy_command: str | None
+    """The program through which OpenSSH would connect."""
+    jump: str | None
+    """The jump hosts: `[user@]host[:port]`, with commas between."""
+    options: Options
+
+
+def route(client: Client, node: Node) -> tuple[Hop, ...]:
+    """Return every host on the way to a node, the node last. Raises RouteError."""
+    target = Destination(
+        alias=node.host,
+        user=node.user,
+        port=node.port,
+        identity_file=node.identity_file,
+        jump=node.jump,
+    )
+    return _hops(client, target, ())
+
+
+def _hops(client: Client, target: Destination, above: tuple[str, ...]) -> tuple[Hop, ...]:
+    if target.alias in above:
+        raise RouteError(f"jump host loop: {' through '.join((*above, target.alias))}")
+    if len(above) >= MOST_HOPS:
+        raise RouteError(f"more than {MOST_HOPS} jump hosts: {' through '.join(above)}")
+    hop = _resolve(client, target)
+    if hop.jump is None:
+        return (hop,)
+    # the last host of the list is reached through those before it; without any, as its own
+    # configuration says: ssh starts another ssh for it, with `-J` and the rest of the list
+    before, _, last = hop.jump.rpartition(",")
+    via = replace(parse_hop(last), jump=before or None)
+    return (*_hops(client, via, (*above, target.alias)), hop)
+
+
+def parse_hop(text: str) -> Destination:
+    """Return what `[user@]host[:port]` says. Raises RouteError."""
+    user, at, host = text.strip().removeprefix("ssh://").rpartition("@")
+    parts = _HOP.fullmatch(host)
+    if parts is None or (at and not user):
+        raise RouteError(f"jump host {shortened(text)}: expected [user@]host[:port]")
+    port = _port_number(parts["port"], f"jump host {shortened(text)}") if parts["port"] else None
+    return Destination(parts["v6"] or parts["host"], user or None, port)
+
+
+def _resolve(client: Client, target: Destination) -> Hop:
+    options = look_up(client.files, Asked(target.alias, target.user, client.user))
+    named = options.first("hostname")
+    host = expand(named, {"h": target.alias}, {}) if named else target.alias
+    user = target.user or options.first("user") or client.user
+    port = target.port or _port(options)
+    alias = options.first("hostkeyalias")
+    tokens = {
+        "d": str(client.home), "h": host, "n": target.alias, "p": str(port), "r": user,
+        "u": client.user, "k": alias or host,
+    }  # fmt: skip
+
+    def path(text: str) -> Path:
+        return in_home(expand(text, tokens, client.environ), client.home)
+
+    user_files = options.words("userknownhostsfile") or USER_KNOWN_HOSTS
+    global_files = options.words("globalknownhostsfile") or GLOBAL_KNOWN_HOSTS
+    identities = _identities(target, options)
+    jump = target.jump or expand(options.first("proxyjump") or "none", tokens, {})
+    # a jump host, and also `none`, replaces the configuration's ProxyCommand
+    command = None if target.jump else options.first("proxycommand")
+    return Hop(
+        alias=target.alias,
+        host=host,
+        port=port,
+        user=user,
+        known_as=HostName(alias or host, port, alias=alias is not None),
+        known_hosts=tuple(path(file) for file in (*user_files, *global_files) if file != "none"),
+        identity_files=tuple(path(file) for file in identities if file != "none"),
+        only_these_keys=is_on(options, "identitiesonly"),
+        proxy_command=None if command in (None, "none") else command,
+        jump=None if jump.lower() == "none" else jump,
+        options=options,
+    )
+
+
+def is_on(options: Options, keyword: str) -> bool:
+    """Return whether a switch is set to yes."""
+    return (options.first(keyword) or "no").lower() in ("yes", "true")
+
+
+def _identities(target: Destination, options: Options) -> Sequence[str]:
+    """The key of the cluster file comes first; those of the configuration are tried after it."""
+    own = (target.identity_file,) if target.identity_file else ()
+    return (*own, *options.words("identityfile"))
+
+
+def _port(options: Options) -> int:
+    text = options.first("port")
+    if text is None:
+        return DEFAULT_PORT
+    return _port_number(text, f"{options.found['port'][0].place}: Port")
+
+
+def _port_number(text: str, where: str) -> int:
+    """Return a port. Raises RouteError for text that is none, such as `²`."""
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 0 < number < 2**16:
+        raise RouteError(f"{where} {shortened(text)} is no port number")
+    return number
+
+
+def in_home(text: str, home: Path) -> Path:
+    """Return a path, `~` replaced by the home directory."""
+    return home / text[2:] if text.startswith("~/") else Path(text).expanduser()
+
+
+def expand(text: str, tokens: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Replace tokens such as `%h`, and `${NAME}`. Raises RouteError for one that has no value."""
+
+    def value(found: re.Match[str]) -> str:
+        token, variable = found.groups()
+        values, name = (environ, variable) if token is None else ({"%": "%", **tokens}, token)
+        if name not in values:
+            raise RouteError(f"{text!r}: {found[0]} has no value here")
+        return values[name]
+
+    return _TOKEN.sub(value, text)

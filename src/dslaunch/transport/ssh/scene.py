@@ -1,0 +1,29 @@
+"""What this machine knows about a host that could not be connected to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dslaunch.transport.classify import Scene
+from dslaunch.transport.ssh.keys import keys_for
+from dslaunch.transport.ssh.known_hosts import recorded
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node, Ssh
+    from dslaunch.transport.ssh.files import KnownHosts
+    from dslaunch.transport.ssh.route import Client, Hop
+
+
+def scene_at(hop: Hop | None, node: Node, ssh: Ssh, client: Client, known: KnownHosts) -> Scene:
+    """Look at the keys for a host, ours and its own."""
+    if hop is None:
+        return Scene(node, config_file=ssh.config_file, timeout=ssh.connect_timeout)
+    environ = dict(client.environ)
+    agent = hop.options.first("identityagent")
+    if agent is not None and agent != "SSH_AUTH_SOCK":
+        environ["SSH_AUTH_SOCK"] = "" if agent == "none" else agent
+    keys = keys_for(
+        hop.identity_files, only_these=hop.only_these_keys, home=client.home, environ=environ
+    )
+    entries = recorded(known.entries(hop.known_hosts), hop.known_as)
+    return Scene(node, hop, keys, entries, ssh.config_file, ssh.connect_timeout)

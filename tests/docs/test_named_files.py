@@ -1,0 +1,26 @@
+"""What the security page says is implemented and tested somewhere is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/explanation/security.md"
+PLACES = ("", "src/dslaunch", "tests/hostile")
+NAMED = sorted(
+    set(re.findall(r"`([\w/.-]+(?:\.py|\.md|\.lock|/))`", PAGE.read_text("utf-8")))
+    - {"/tmp/torchelastic_*"}
+)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if not name.startswith(("/", "~"))])
+def test_files_that_the_security_page_names_exist(name: str) -> None:
+    assert any((ROOT / place / name).exists() for place in PLACES)
+
+
+def test_the_security_page_names_a_test_for_most_promises() -> None:
+    promises = PAGE.read_text("utf-8").partition("## The promises")[2].partition("## Limits")[0]
+    assert promises.count("*Test") >= 7

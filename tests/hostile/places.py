@@ -1,0 +1,116 @@
+"""Nodes that lie about their checkpoints: the real operations, with answers changed on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dslaunch.deepspeed.shards import model_name, optimizer_name
+from dslaunch.errors import NodeFailure
+from dslaunch.node import shards
+from dslaunch.protocol.queries import Answers, Questions, parse_answers
+from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.run.checkpoints import Holdings, look
+from dslaunch.run.places import LocalPlace, NodePlace
+from dslaunch.run.reach import Reached
+from dslaunch.run.session import LostError
+from tests.unit.node.test_shards import save
+
+Tamper = Callable[[str, Any], Any]
+
+
+def honest(operation: str, reply: Any) -> Any:
+    """Change nothing."""
+    return reply
+
+
+class Lying:
+    """A node's session whose agent does what it is asked, and changes what it answers."""
+
+    def __init__(self, host: str, tamper: Tamper = honest) -> None:
+        self.host, self.tamper, self.offset = host, tamper, 0.0
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        """Answer as the agent does: through JSON, with a value or an error."""
+        answer: Future[Answers] = Future()
+        raw = {
+            query.name: self.tamper(question["do"], json.loads(json.dumps(_reply(question))))
+            for query, question in questions.items()
+        }
+        try:
+            answer.set_result(parse_answers(self.host, questions, raw))
+        except InvalidAnswer as error:
+            answer.set_exception(LostError(NodeFailure(self.host, "protocol", str(error))))
+        return answer
+
+    def measure_clock(self) -> Future[Any]:
+        """As a session's."""
+        done: Future[Any] = Future()
+        done.set_result(None)
+        return done
+
+
+def _reply(question: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"value": shards.do(question)}
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    except (KeyError, ValueError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def place(session: Lying) -> NodePlace:
+    """The node as the launcher sees it."""
+    return NodePlace(session)  # type: ignore[arg-type]
+
+
+def looked(directory: Path, *sessions: Lying) -> Holdings:
+    """What these nodes have in a directory, by their own words."""
+    reached = Reached({session.host: session for session in sessions})  # type: ignore[arg-type]
+    return look([place(session) for session in sessions], reached, str(directory))
+
+
+def a_checkpoint(top: Path, tag: str = "step5", ranks: int = 2) -> Path:
+    """What DeepSpeed leaves of a training with ZeRO-2."""
+    save(top / tag / model_name(0), {"mp_world_size": 1, "global_steps": 5})
+    for rank in range(ranks):
+        state = {"zero_stage": 2, "partition_count": ranks}
+        save(top / tag / optimizer_name(rank, 0), {"optimizer_state_dict": state})
+    (top / "latest").write_text(tag)
+    return top
+
+
+def tree(top: Path) -> dict[str, Any]:
+    """Everything below a directory: types, links, contents and modes."""
+    return {str(path.relative_to(top)): _described(path) for path in sorted(top.rglob("*"))}
+
+
+def _described(path: Path) -> Any:
+    if path.is_symlink():
+        return path.readlink()
+    return (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+
+
+@pytest.fixture
+def here() -> Iterator[LocalPlace]:
+    """The user's machine as a place for checkpoints."""
+    with ThreadPoolExecutor(4) as pool:
+        yield LocalPlace(pool)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a node's checkpoint, a private file, and room for a copy; nothing but the
+    copy may change in it."""
+    a_checkpoint(tmp_path / "node")
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "private").chmod(0o600)
+    before = tree(tmp_path)
+    yield tmp_path
+    after = {p: v for p, v in tree(tmp_path).items() if not f"{p}/".startswith("copy/")}
+    assert after == before

@@ -1,0 +1,367 @@
+"""Everything that an agent says, with every field changed: it is used as a typed value, or the
+node has failed with its name. Nothing else happens: no other exception, no waiting, no growth."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dslaunch.cli.clean import cleaned, words
+from dslaunch.cli.ps import state_row
+from dslaunch.cli.status import page as status_page
+from dslaunch.cluster.model import Allocation, Cluster, Node
+from dslaunch.errors import DslaunchError, NodeError, NodeFailure
+from dslaunch.launch.job import Job
+from dslaunch.launch.plan import make_plan
+from dslaunch.node import frames
+from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
+from dslaunch.protocol.queries import (
+    CLEAN,
+    DETACHED,
+    JOURNAL,
+    STACKS,
+    Answers,
+    Questions,
+    parse_answers,
+)
+from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.report import stacks
+from dslaunch.report.live import JsonScreen, TerminalScreen, decision_rows
+from dslaunch.run.evidence import Inquiry, gather
+from dslaunch.run.follow import read_kept
+from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.prepare import decide
+from dslaunch.run.reach import Reached
+from dslaunch.run.session import LostError, Session
+from dslaunch.run.source import Source
+from dslaunch.run.state import as_data, node_runs
+from dslaunch.run.watch import Watch, read_event
+from tests.hostile.mutations import Mutation, mutations, sample
+
+SLOWEST = 2.0
+"""Seconds that one variant may take."""
+HOSTS = ("good", "bad")
+NODES = tuple(Node(host, (0, 1)) for host in HOSTS)
+ALLOCATION = Allocation.of([(node, node.slots) for node in NODES])
+CLUSTER = Cluster("test", NODES)
+DIGEST = "0" * 64
+RANKS = range(4)
+HELLO_MESSAGE: dict[str, Any] = {
+    "event": "hello", "time": 1.7e9, "run": "r", "started": False, "last": 0, "hostname": "h",
+    "machine": "boot net:[1]", "python": "3.11.7", "home": "/home/me",
+}  # fmt: skip
+EVENTS: list[dict[str, Any]] = [
+    {"event": "started", "rank": 2, "pid": 1234, "time": 1.7e9},
+    {"event": "unstarted", "rank": 2, "error": "train.py: no such file", "time": 1.7e9},
+    {"event": "joined", "rank": -1, "time": 1.7e9},
+    {"event": "exit", "rank": 2, "code": None, "signal": 9, "asked": False, "time": 1.7e9,
+     "evidence": {"signal": 9, "shm_free": 100, "oom": "killed", "full": ["/tmp"],
+                  "error_file": '{"message": {"message": "ValueError: x"}}'}},
+    {"event": "exit", "rank": 3, "code": 1, "signal": None, "asked": True, "time": 1.7e9},
+    {"event": "stopping", "rank": -1, "by": "me@there", "time": 1.7e9},
+    {"event": "ending", "rank": -1, "error": "the launcher is gone", "time": 1.7e9},
+    {"event": "done", "left": [17], "time": 1.7e9},
+    {"event": "beat", "time": 1.7e9, "idle": 3.5},
+    HELLO_MESSAGE,
+    {"reply": 1, "value": None, "time": 1.7e9},
+    {"reply": 1, "error": "no", "time": 1.7e9},
+]  # fmt: skip
+RUN = {
+    "run": "1122-1-train-ab", "cluster": "test", "launcher": "torchrun", "hosts": [*HOSTS],
+    "world_size": 4, "ranks": [2, 3], "started": 1.7e9, "detached": True, "living": False,
+    "directory": "/tmp/x", "left": [17], "events": EVENTS[:8],
+}  # fmt: skip
+PROCESS = {
+    "pid": 7, "command": "python train.py", "state": "S", "wchan": "futex", "syscall": "futex",
+    "on": "", "stack": ["futex_wait"], "tool": "py-spy", "error": "",
+    "threads": [{"name": "MainThread", "main": True,
+                 "frames": [{"file": "train.py", "line": 3, "function": "main"}]}],
+}  # fmt: skip
+
+
+def honest_answer(name: str, argument: Any) -> Any:
+    """What an honest node answers to a question."""
+    made: dict[str, Callable[[Any], Any]] = {
+        "interfaces": lambda _: [
+            {"name": "eth0", "address": "10.0.0.1", "loopback": False, "up": True,
+             "speed": 1000, "mtu": 1500},
+            {"name": "lo", "address": "127.0.0.1", "loopback": True, "up": True,
+             "speed": None, "mtu": 65536},
+        ],
+        "gpus": lambda _: 8,
+        "accelerators": lambda _: {"amd": {"devices": 8, "bus": 8}},
+        "resolve": lambda names: {name: ["10.0.0.1"] for name in names},
+        "interpreter": lambda _: "/usr/bin/python3",
+        "nonce_write": lambda a: {p: {"path": f"/home/me/{p}", "error": None} for p in a["paths"]},
+        "nonce_read": lambda a: {p: list(a["names"]) for p in a["paths"]},
+        "nonce_remove": lambda _: None,
+        "files": lambda _: {"train.py": None},
+        "listen": lambda a: {"port": a["ports"][0], "taken": []},
+        "dial": lambda a: {x: {"local": "10.0.0.1", "error": None} for x in a["addresses"]},
+        "runs": lambda _: [RUN],
+        "clean": lambda _: {"killed": [17], "removed": ["1122-1-train-ab"]},
+        "journal": lambda a: {"data": "aGVsbG8=", "size": 5},
+    }  # fmt: skip
+    return {"value": made[name](argument)}
+
+
+@pytest.fixture
+def variants(mutation_count: int) -> int:
+    """How many variants are tried of each message and answer: some ten tests share a suite's."""
+    return mutation_count // 8
+
+
+class Scripted:
+    """A session whose node answers as an honest one, but for one question, or its greeting."""
+
+    def __init__(self, host: str, changed: tuple[str, Mutation] | None = None) -> None:
+        self.host, self.offset, self.ranks = host, 0.0, RANKS
+        self.changed = changed
+        self.hello: Future[Hello] = Future()
+        greeting = HELLO_MESSAGE
+        if changed is not None and changed[0] == "hello":
+            greeting = changed[1].value
+        try:
+            self.hello.set_result(parse(HELLO, greeting))
+        except InvalidAnswer as error:
+            self.hello.set_exception(self._lost(error))
+
+    def measure_clock(self) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def ask(self, questions: Questions) -> Future[Answers]:
+        raw = {q.name: honest_answer(q.name, argument) for q, argument in questions.items()}
+        if self.changed is not None and self.changed[0] in raw:
+            raw[self.changed[0]] = self.changed[1].value
+        answer: Future[Answers] = Future()
+        try:
+            answer.set_result(parse_answers(self.host, questions, raw))
+        except InvalidAnswer as error:
+            answer.set_exception(self._lost(error))
+        return answer
+
+    def _lost(self, error: Exception) -> LostError:
+        return LostError(NodeFailure(self.host, "protocol", str(error)))
+
+
+def within_time(work: Callable[[], object]) -> None:
+    """Do something that may only fail with an error of ours, naming the compromised node."""
+    began = time.process_time()
+    try:
+        work()
+    except NodeError as error:
+        assert {failure.host for failure in error.failures} == {"bad"}
+    except DslaunchError:
+        pass
+    assert time.process_time() - began < SLOWEST
+
+
+def sessions_of(changed: tuple[str, Mutation], bad_first: bool) -> list[Session]:
+    every = [Scripted("good"), Scripted("bad", changed)]
+    return [cast(Session, session) for session in (every[::-1] if bad_first else every)]
+
+
+QUESTIONS = {
+    "interfaces": None, "gpus": None, "accelerators": None, "resolve": ["good"],
+    "interpreter": "python3",
+    "nonce_write": {"paths": ["work"]}, "nonce_read": {"paths": ["work"], "names": ["m-0", "m-1"]},
+    "files": {"digests": {"train.py": DIGEST}}, "listen": {"ports": [20000, 20037]},
+    "dial": {"addresses": ["10.0.0.1", "127.0.0.1"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS, "hello"])
+@pytest.mark.parametrize("bad_first", [False, True])
+def test_no_answer_before_a_run_does_more_than_fail_its_node(
+    name: str, bad_first: bool, variants: int, tmp_path: Path
+) -> None:
+    if name == "hello":
+        honest: Any = HELLO_MESSAGE
+    else:
+        honest = honest_answer(name, QUESTIONS[name])
+    ordered = NODES[::-1] if bad_first else NODES
+    allocation = Allocation.of([(node, node.slots) for node in ordered])
+    (tmp_path / "train.py").write_text("")
+    source = Source(tmp_path, "work", "train.py", (("train.py", DIGEST),))
+    inquiry = Inquiry(Cluster("test", ordered), allocation, ("work",), source)
+    job = Job("train.py", (), launcher="direct")
+
+    def prepare(changed: Mutation) -> None:
+        sessions = sessions_of((name, changed), bad_first)
+        for session in sessions:
+            if session.hello.exception() is not None:
+                raise NodeError((cast(LostError, session.hello.exception()).failure,))
+        facts = gather(inquiry, sessions, Interrupts())
+        decided, planned, shipments = decide(inquiry, facts, job, tmp_path, sync=True)
+        assert {path for shipment in shipments for path in shipment.paths} <= {"train.py"}
+        plan = make_plan(allocation, planned, decided, cluster="test")
+        decision_rows(plan.decisions, 80)
+
+    for changed in sample(honest, variants):
+        within_time(lambda changed=changed: prepare(changed))  # type: ignore[misc]
+
+
+def shown(values: Iterator[Any] | list[Any]) -> None:
+    """Take values as a run does, show them, and judge the end."""
+    terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
+    machine = JsonScreen(io.StringIO())
+    for screen in (terminal, machine):
+        watch = Watch(screen)
+        for value in values:
+            if isinstance(value, NodeEvent):
+                watch.happened(read_event("bad", value, 0.0))
+            elif isinstance(value, frames.Output):
+                watch.output("bad", value, 0.0)
+            elif isinstance(value, Reply):
+                DETACHED.validate_python({"directory": "/x", "port": None})
+        screen.outcome(watch.outcome(), Path("/run"))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event.get("event", "reply")))
+def test_no_message_does_more_than_fail_its_node(event: dict[str, Any], variants: int) -> None:
+    def receive(changed: Mutation) -> None:
+        body = json.dumps(changed.value).encode()
+        incoming = Incoming(RANKS)
+        try:
+            values = list(incoming.feed(frames.frame(frames.MESSAGE, body, 1)))
+        except ProtocolError:
+            return
+        shown(values)
+
+    for changed in sample(event, variants):
+        within_time(lambda changed=changed: receive(changed))  # type: ignore[misc]
+
+
+def test_no_record_of_a_run_does_more_than_fail_its_node(variants: int) -> None:
+    def look(changed: Mutation) -> None:
+        sessions = {s.host: s for s in sessions_of(("runs", changed), bad_first=False)}
+        reached = Reached(sessions)
+        states = node_runs(reached)
+        assert set(reached.failures) <= {"bad"}
+        # whatever the other says, the honest node's run is there, with the honest node
+        assert "good" in states[str(RUN["run"])].hosts
+        for state in states.values():
+            assert set(state.hosts) <= set(HOSTS)
+            state_row(state)
+            status_page(state)
+            json.dumps(as_data(state))
+
+    for changed in sample({"value": [RUN]}, 4 * variants):
+        within_time(lambda changed=changed: look(changed))  # type: ignore[misc]
+
+
+def test_no_answer_about_what_was_removed_does_more_than_fail_its_node(
+    variants: int,
+) -> None:
+    for changed in sample(honest_answer("clean", None), variants):
+        session = Scripted("bad", ("clean", changed))
+        future = session.ask({CLEAN: {"run": None, "ended": False}})
+        if future.exception() is None:
+            done = cleaned(future.result())
+            words("bad", done)
+            json.dumps(done)
+        else:
+            assert isinstance(future.exception(), LostError)
+
+
+def test_no_kept_output_does_more_than_fail_its_node(variants: int) -> None:
+    def read(changed: Mutation) -> None:
+        session = cast(Session, Scripted("bad", ("journal", changed)))
+        terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
+        read_kept(Reached({"bad": session}), "r", Watch(terminal))
+
+    honest = honest_answer("journal", {})
+    for changed in sample(honest, variants):
+        within_time(lambda changed=changed: read(changed))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("size", [2**20, 2**40])
+def test_kept_output_that_never_ends_is_left(size: int) -> None:
+    beat = frames.pack_message({"event": "beat", "time": 1.0, "idle": 0.0})
+    told = {"value": {"data": base64.b64encode(beat).decode(), "size": size}}
+    session = cast(Session, Scripted("bad", ("journal", Mutation("endless", told))))
+    terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
+    within_time(lambda: read_kept(Reached({"bad": session}), "r", Watch(terminal)))
+
+
+def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:
+    for changed in sample({"2": [PROCESS], "3": [PROCESS]}, 4 * variants):
+        try:
+            told = parse(STACKS, changed.value)
+        except InvalidAnswer:
+            continue
+        stacks.page(stacks.fold({"bad": told}), 80)
+        json.dumps(told)
+
+
+def test_questions_of_all_kinds_are_among_those_that_are_tried() -> None:
+    tried = {*QUESTIONS, "runs", "clean", "journal", "nonce_remove"}
+    from dslaunch.protocol import queries
+
+    named = {value.name for value in vars(queries).values() if isinstance(value, queries.Query)}
+    assert named == tried
+    assert JOURNAL.name in tried
+
+
+def test_the_honest_answers_are_accepted() -> None:
+    sessions = sessions_of(("none", Mutation("", None)), bad_first=False)
+    inquiry = Inquiry(CLUSTER, ALLOCATION, ("work",), None)
+    facts = gather(inquiry, sessions, Interrupts())
+    assert [node.host for node in facts.nodes] == ["good", "bad"]
+    for event in EVENTS:
+        assert list(Incoming(RANKS).feed(frames.pack_message(event)))
+
+
+GREEDY = """
+from dslaunch.node import frames
+from dslaunch.protocol.messages import Incoming, ProtocolError
+from dslaunch.protocol.queries import RUNS, parse_answers
+from dslaunch.protocol.values import InvalidAnswer
+limit = 16 << 20
+def bodies():
+    yield b'{"reply":1,"time":1.0,"value":[' + b'{},' * (limit // 3 - 20) + b'0]}'
+    yield b'{"reply":1,"time":1.0,"value":[' + b'{},' * 249_000 + b'0]}'
+    yield b'{"reply":1,"time":1.0,"value":[' + b'{"a":1},' * 249_000 + b'0]}'
+    yield b'{"reply":1,"time":1.0,"value":[' + b'"ab",' * 499_000 + b'0]}'
+    wide = '\\U0001f600'.encode()
+    yield b'{"reply":1,"time":1.0,"value":"' + wide + b'a' * (limit - 100) + b'"}'
+    yield b'{"reply":1,"time":1.0,"value":[' + b'1e5,' * 499_000 + b'0]}'
+    yield b'{"event":"ending","time":1.0,"error":"' + b'a' * (limit - 100) + b'"}'
+for body in bodies():
+    incoming = Incoming(range(4))
+    whole = frames.HEADER.pack(len(body), 1, 0) + body
+    try:
+        for start in range(0, len(whole), 262144):
+            for value in incoming.feed(whole[start:start + 262144]):
+                parse_answers("bad", {RUNS: None}, {"runs": {"value": value.value}})
+    except (ProtocolError, InvalidAnswer):
+        pass
+    del whole, body
+# not ru_maxrss, which begins with that of the process that started this one
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) // 1024)
+"""
+
+
+def test_no_message_takes_more_than_300_megabytes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GREEDY], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert int(done.stdout) < 300
+
+
+def test_every_field_of_a_message_is_changed_in_many_ways() -> None:
+    places = {mutation.where.partition(" = ")[0] for mutation in mutations(EVENTS[3])}
+    assert {"evidence.full.0", "evidence.error_file", "signal", "time", "everything"} <= places

@@ -1,0 +1,195 @@
+"""Our own programs on nodes are killed, stopped, or cannot be started: each is named."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.testbed.test_faults import Watched
+from tests.testbed.test_runs import Project, project
+from tests.testbed.vcluster.api import NodeProcess
+
+__all__ = ["project"]
+OPTIONS = ("--grace", "2", "--silence", "3", "--reconnect", "10")
+RUNS_ON = "import os, time\nprint('up', os.environ['RANK'], flush=True)\ntime.sleep({seconds})\n"
+
+RUNS_UNTIL = """\
+import os, time
+print('up', os.environ['RANK'], flush=True)
+while not os.path.exists({file!r}):
+    time.sleep(0.1)
+"""
+
+
+def on_every_node(project: Project, *command: str) -> None:
+    for node in project.cluster.names:
+        project.cluster.run(node, list(command), user="root", check=True)
+
+
+def programs(project: Project, node: str) -> dict[str, NodeProcess]:
+    """The bridge, the guardian and the agent of a node."""
+    seen = project.cluster.processes(node)
+    ours = {p.pid: p for p in seen if "DSLAUNCH_PROGRAM" in p.environ and p.state != "Z"}
+    bridges = [p for p in ours.values() if p.parent not in ours and "RANK" not in p.environ]
+    found = {}
+    for bridge in bridges:
+        for guardian in (p for p in ours.values() if p.parent == bridge.pid):
+            agents = [p for p in ours.values() if p.parent == guardian.pid]
+            found = {"bridge": bridge, "guardian": guardian, "agent": agents[0]}
+    return found
+
+
+def send(project: Project, name: str, which: list[str]) -> None:
+    """Send a signal to programs of node2."""
+    found = programs(project, "node2")
+    pids = [str(found[each].pid) for each in which]
+    project.cluster.run("node2", ["kill", f"-{name}", *pids], user="root", check=True)
+
+
+def wait_for_ranks(running_stdout: object, count: int) -> None:
+    seen = 0
+    while seen < count:
+        line = running_stdout.readline()  # type: ignore[attr-defined]
+        assert line
+        seen += "up" in line
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "words"),
+    [
+        (["agent"], "KILL", "the agent on node2 was killed by SIGKILL"),
+        (["agent"], "SEGV", "the agent on node2 was killed by SIGSEGV"),
+        (["agent"], "TERM", "the agent on node2 was killed by SIGTERM"),
+        (["guardian"], "KILL", "the guardian on node2 was killed"),
+        (["guardian"], "TERM", "the agent on node2 was killed by SIGTERM"),
+        (["guardian", "agent"], "KILL", "node2 was lost: its agent is gone"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+def test_a_program_of_ours_that_is_killed_is_named(
+    project: Project, which: list[str], name: str, words: str
+) -> None:
+    project.write("job.py", RUNS_ON.format(seconds=100))
+    with project.start(*OPTIONS, "c.yaml", "job.py") as running:
+        wait_for_ranks(running.stdout, 8)
+        send(project, name, which)
+        _, err = running.communicate(timeout=60)
+    assert running.popen.returncode == 5, err
+    assert words in err
+    assert "Traceback" not in err
+    project.cluster.run("control", project.command("clean", "c.yaml"), cwd=project.path, check=True)
+    assert project.nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "which",
+    # the guardian before the agent, which it would wake at once
+    [["agent"], ["guardian"], ["guardian", "agent"], ["bridge", "guardian", "agent"]],
+    ids="+".join,
+)
+def test_a_program_of_ours_that_is_stopped_goes_on(project: Project, which: list[str]) -> None:
+    finish = f"/tmp/finish-{PurePosixPath(project.path).name}"
+    project.write("job.py", RUNS_UNTIL.format(file=finish))
+    all_stop = {"agent", "guardian"} <= set(which)
+    with project.start(*OPTIONS, "c.yaml", "job.py") as running:
+        wait_for_ranks(running.stdout, 8)
+        send(project, "STOP", which)
+        on_every_node(project, "touch", finish)
+        _, err = running.communicate(timeout=60)
+        on_every_node(project, "rm", finish)
+    assert running.popen.returncode == 0, err
+    # where one is not stopped it wakes the other, long before the launcher misses them
+    assert all_stop or "its agent was stopped (SIGSTOP)" not in err
+    project.cluster.run("control", project.command("clean", "c.yaml"), cwd=project.path, check=True)
+    assert project.nothing_is_left()
+
+
+def test_programs_that_are_stopped_are_ended_by_clean(project: Project) -> None:
+    project.write("job.py", RUNS_ON.format(seconds=1000))
+    with project.start(*OPTIONS, "c.yaml", "job.py") as running:
+        wait_for_ranks(running.stdout, 8)
+        send(project, "STOP", ["guardian", "agent"])
+        running.send_signal(signal.SIGKILL)
+    project.cluster.run("control", project.command("clean", "c.yaml"), cwd=project.path, check=True)
+    assert project.cluster.leftovers(within=40) == {}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "import shutil; shutil.rmtree(os.environ['DSLAUNCH_NODE_DIR'])",
+        "os.rename(os.environ['DSLAUNCH_NODE_DIR'], '/tmp/elsewhere-' + os.environ['RANK'])",
+        "os.chmod(os.environ['DSLAUNCH_NODE_DIR'], 0)",
+    ],
+    ids=["removed", "renamed", "closed"],
+)
+def test_a_rank_that_takes_what_the_agent_needs_makes_no_traceback(
+    project: Project, harm: str
+) -> None:
+    script = (
+        "import os, sys, time\nif os.environ['RANK'] == '2':\n    {}\ntime.sleep(1)\nsys.exit(3)"
+    )
+    text = script.format(harm)
+    project.write("job.py", text)
+    done = project.run(*OPTIONS, "c.yaml", "job.py", timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+NOISE = {
+    "prints-for-ever": ("while :; do echo y; done", "prints without end"),
+    "becomes-another": ("exec head -c 300000 /dev/urandom", "login shell"),
+    "leaves": ("echo 'account closed'; exit 3", '"account closed"'),
+    "reads-a-line": ("read x", "reads standard input"),
+    "reads-all": ("cat > /dev/null", "did not start our program"),
+}
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+@pytest.mark.parametrize("kind", NOISE)
+def test_a_start_up_file_that_disturbs_is_named(
+    project: Project, kind: str, transport: str
+) -> None:
+    text, words = NOISE[kind]
+    home = "/root"
+    project.describe(transport=transport)
+    project.write("job.py", "print('up')")
+    project.cluster.put("node2", f"{home}/.bashrc", f"{text}\n", mode=0o644)
+    try:
+        done = project.run("--no-preflight", "c.yaml", "job.py", timeout=90)
+    finally:
+        project.cluster.run("node2", ["rm", "-f", f"{home}/.bashrc"], user="root", check=True)
+    assert done.returncode == 5, done.stderr
+    told = [line for line in done.stderr.splitlines() if "node2" in line]
+    assert words in " ".join(told)
+    assert len(done.stderr.splitlines()) <= 6
+    assert done.stderr.isprintable() or done.stderr.replace("\n", "").isprintable()
+    assert ".bashrc" in done.stderr
+
+
+def test_ranks_end_soon_after_their_launcher_was_killed(project: Project) -> None:
+    project.write("job.py", RUNS_ON.format(seconds=1000))
+    with project.start("c.yaml", "job.py") as running:
+        wait_for_ranks(running.stdout, 8)
+        running.send_signal(signal.SIGKILL)
+    # without a look at how the connection ended it would be --reconnect, 20 s
+    assert project.cluster.leftovers(within=15) == {}
+
+
+def test_sessions_that_are_dropped_again_and_again_lose_nothing(project: Project) -> None:
+    text = "import time\nfor i in range(300):\n    print('line', i, flush=True); time.sleep(0.05)\n"
+    project.write("job.py", text)
+    with project.start("--silence", "3", "--reconnect", "8", "c.yaml", "job.py") as running:
+        watched = Watched(running)
+        watched.wait_for("line 5$", times=8)
+        for times in range(1, 5):
+            kill = "kill -KILL $(pgrep -f '[s]shd: root@notty')"
+            project.cluster.run("node2", ["sh", "-c", kill], user="root", check=True)
+            watched.wait_for("node2: connected again", "err", times=times)
+        code = watched.end(90)
+    assert code == 0, watched.text()
+    for rank in (2, 3):
+        lines = [text for _, _, text in watched.lines if text.startswith(f"node2:{rank}│line")]
+        assert [int(line.split()[-1]) for line in lines] == list(range(300))

@@ -1,0 +1,173 @@
+"""Runs that are jobs of SLURM, found by their names and numbers, and listed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tests.unit.slurm.squeue import SUBMITTED, row
+
+from dslaunch.cli import lookup, slurm_runs
+from dslaunch.errors import UsageError
+from dslaunch.run.record import ABOUT
+from dslaunch.run.state import find_exactly, find_local, local_runs
+from dslaunch.slurm import client
+from dslaunch.slurm.client import Client, Done
+
+LATER = 5000.0
+
+
+@pytest.fixture(autouse=True)
+def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("DSLAUNCH_STATE", str(tmp_path))
+    return tmp_path
+
+
+def record(state: Path, run: str, number: str, started: float, cluster: str = "") -> None:
+    """What a run leaves on this machine."""
+    slurm = {
+        "job": number, "cluster": cluster, "name": "train", "submitted": SUBMITTED, "output": "",
+        "groups": [[2, 1]], "direct": True, "elastic": False,
+    }  # fmt: skip
+    about = {
+        "hosts": ["filed1", "filed2", "filed3"], "world_size": 2, "launcher": "direct",
+        "started": started, "detached": False, "agents": run, "slurm": slurm,
+    }  # fmt: skip
+    directory = state / "runs" / run
+    directory.mkdir(parents=True, mode=0o700)
+    (directory.parent).chmod(0o700)
+    (directory / ABOUT).write_text(json.dumps(about))
+
+
+def environ(state: Path) -> dict[str, str]:
+    return {"DSLAUNCH_STATE": str(state)}
+
+
+def by_number(state: Path, word: str) -> str | None:
+    found = slurm_runs.by_number(word, environ(state))
+    return found.run if found else None
+
+
+def test_a_job_is_found_by_its_own_number_alone(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "142", 1.0)
+    record(state_directory, "1122-101010-b-0002", "11", 2.0)
+    for word in ("11", "11_3", "11+1"):
+        assert by_number(state_directory, word) == "1122-101010-b-0002"
+    for word in ("1", "112", "14", "1421", "11x", "11_", ""):
+        assert by_number(state_directory, word) is None
+
+
+def test_a_number_is_never_the_beginning_of_another_jobs_run(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "142", 1.0)
+    with pytest.raises(UsageError, match="no job of this machine has that number"):
+        lookup.find("11", None)
+
+
+def test_of_a_number_that_was_given_again_the_latest_run_counts(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "11", 1.0)
+    record(state_directory, "0102-101010-b-0002", "11", LATER)
+    assert by_number(state_directory, "11") == "0102-101010-b-0002"
+
+
+def test_a_number_of_several_clusters_is_ambiguous(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "11", 1.0)
+    record(state_directory, "1122-101010-b-0002", "11", 2.0, cluster="tiger")
+    with pytest.raises(UsageError, match="1122-101010-a-0001, 1122-101010-b-0002"):
+        by_number(state_directory, "11")
+    assert by_number(state_directory, "11;tiger") == "1122-101010-b-0002"
+
+
+def test_the_latest_run_is_the_one_that_was_started_last(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "11", LATER)
+    record(state_directory, "1122-101010-b-0002", "12", 1.0)  # its directory is the newest
+    found = find_local("latest", environ(state_directory))
+    assert found is not None
+    assert found.run == "1122-101010-a-0001"
+
+
+DOWN = Done(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+
+
+class Site:
+    """A SLURM that answers every question with the same words."""
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self.asked: list[str] = []
+
+    def __call__(self, argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        if "--version" in argv:
+            return Done(0, "slurm 22.05.8\n", "")
+        self.asked.append(argv[0])
+        return self.done
+
+
+def standings(
+    state: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> list[slurm_runs.Standing]:
+    monkeypatch.setattr(client, "here", lambda: Client({}, site))
+    runs = local_runs(environ(state))
+    return list(slurm_runs.standings(runs).values())
+
+
+def test_a_list_shows_the_nodes_that_slurm_gave(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    (standing,) = standings(state_directory, Site(Done(0, row(), "")), monkeypatch)
+    assert (standing.word, standing.nodes, standing.goes_on) == ("running", "node[1-2]", True)
+
+
+def test_a_controller_that_is_down_is_asked_once_and_all_its_jobs_are_unknown(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        record(state_directory, f"1122-101010-a-000{number}", str(number + 1), 1.0)
+    site = Site(DOWN)
+    found = standings(state_directory, site, monkeypatch)
+    assert {(one.word, one.nodes, one.unknown) for one in found} == {("unknown", "-", "no-contact")}
+    assert all(one.goes_on for one in found)
+    assert site.asked == ["squeue"]
+
+
+def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    monkeypatch.setattr(client, "here", lambda: Client({}, Site(DOWN)))
+    (run,) = local_runs(environ(state_directory))
+    assert slurm_runs.data(run) == {
+        "run": run.run, "state": "unknown", "jobs": [], "result": None, "unknown": "no-contact"
+    }  # fmt: skip
+    head, why = slurm_runs.page(run).splitlines()
+    assert head.startswith(f"{run.run}: unknown, job 12, started ")
+    assert why == "reason: SLURM's controller does not answer"
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    said = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
+    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(1, "", said))))
+    (run,) = local_runs(environ(state_directory))
+    with pytest.raises(UsageError, match="does not know job 12"):
+        slurm_runs.stop(run, None)
+
+
+def test_the_run_within_a_supervised_job_is_no_run_beside_it(state_directory: Path) -> None:
+    record(state_directory, "1122-101010-a-0001", "11", 1.0)
+    record(state_directory, "1122-101010-b-0002", "12", 2.0)
+    runs = state_directory / "runs"
+    job, inner = runs / "1122-101010-a-0001" / ABOUT, runs / "1122-101010-b-0002" / ABOUT
+    about = json.loads(job.read_text())
+    about["slurm"]["token"] = "dslaunch-0123456789abcdef"
+    job.write_text(json.dumps(about))
+    within = {**json.loads(inner.read_text()), "submission": "dslaunch-0123456789abcdef"}
+    del within["slurm"]
+    inner.write_text(json.dumps(within))
+    assert [run.run for run in local_runs(environ(state_directory))] == ["1122-101010-a-0001"]
+    assert find_exactly("1122-101010-b-0002", environ(state_directory)) is not None

@@ -1,0 +1,192 @@
+"""Mistakes that people make in cluster files are told in their words and at the right line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dslaunch.cluster import model, rules, schema, yamltext
+from dslaunch.cluster.load import check_names, parse_cluster
+from dslaunch.cluster.strangers import recognized
+from dslaunch.cluster.synonyms import meant_key
+from dslaunch.errors import ConfigError, Problem
+
+
+def problems(text: str, name: str = "c.yaml") -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as caught:
+        parse_cluster(text, name)
+    return caught.value.problems
+
+
+@pytest.fixture(params=["libyaml", "pure Python"])
+def parser(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Either of PyYAML's parsers."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pure Python":
+            patch.delattr(yaml, "CSafeLoader")
+        yield
+
+
+SYNTAX = {
+    "a tab": ("nodes:\n\t- host: a\n", 2, "a tab"),
+    "a tab after spaces": ("nodes:\n  - host: a\n  \tslots: 8\n", 3, "a tab"),
+    "a quote": ('nodes:\n  - host: "a\n    slots: 8\nname: x\n', 2, 'the quote "'),
+    "a single quote": ("nodes:\n  - host: 'a\n    slots: 8\n", 2, "the quote '"),
+    "no space": ("nodes:\n  - host:a\n    slots: 8\n", 2, "after `host:`"),
+    "no space at the top": ("name:pod\nnodes:\n  - {host: a, slots: 8}\n", 1, "after `name:`"),
+    "no space below": ("nodes:\n  - host: a\n    slots:8\n    user: b\n", 3, "after `slots:`"),
+    "no space after a dash": ("nodes:\n  -host: a\n   slots: 8\n", 2, "after `-`"),
+    "no colon": ("nodes\n  - host: a\n", 1, "a colon is missing after `nodes`"),
+    "too little indented": ("nodes:\n  - host: a\n   slots: 8\n", 3, "less than line 2"),
+    "too much indented": ("nodes:\n  - host: a\n     slots: 8\n", 3, "more than line 2"),
+    "indented otherwise": ("nodes:\n- host: a\n  slots: 8\n name: b\n", 4, "less than line 3"),
+    "a brace": ("nodes:\n  - {host: a, slots: 8\nname: x\n", 2, "`{` is not closed"),
+    "a bracket": ("nodes: [a, b\nname: x\n", 1, "`[` is not closed"),
+    "a brace at the end": ("name: x\nnodes: {\n", 2, "`{` is not closed"),
+    "a brace too many": ("nodes: {host: a, slots: 8}}\n", 1, "`}` closes nothing"),
+    "a comma": ("nodes:\n  - {host: a slots: 8}\n", 2, "a comma is missing"),
+    "two in a line": ("nodes:\n  - host: a slots: 8\n", 2, "a second `: `"),
+    "an escape": ('python: "C:\\new\\q"\n', 1, "single quotes"),
+    "a sign": ("name: @x\n", 1, "quote text that begins with `@`"),
+    "a key twice": ("name: a\nname: b\nnodes: [{host: a, slots: 1}]\n", 2, "there already"),
+}
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(("text", "line", "told"), SYNTAX.values(), ids=SYNTAX.keys())
+def test_broken_yaml_is_told_at_the_line_of_the_mistake(text: str, line: int, told: str) -> None:
+    found = problems(text)[0]
+    assert (found.line, told in found.message) == (line, True), found.message
+    assert found.source == text.split("\n")[line - 1]
+
+
+@pytest.mark.usefixtures("parser")
+@given(st.text(alphabet="nodes: host-a{}[],'\"\n\t\\#&*|>1@", max_size=60))
+def test_any_text_is_a_cluster_file_or_an_error_with_words(text: str) -> None:
+    try:
+        parse_cluster(text, "c.yaml")
+    except ConfigError as error:
+        assert all(problem.message for problem in error.problems)
+
+
+STRANGERS = {
+    "a hostfile": "# ours\nnode1 slots=8\nnode2 slots=8 max_slots=8\n",
+    "a list of hosts": "node1:8\nnode2:8\n",
+    "a DeepSpeed config": '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
+    "a config of accelerate": "compute_environment: X\ndistributed_type: MULTI_GPU\n",
+    "an sbatch script": "#!/bin/bash\n#SBATCH -N 2\nsrun true\n",
+    "a script": "#!/bin/sh\nexec true\n",
+    "an SSH configuration": "Host a\n  HostName 10.0.0.1\n  User ml\n",
+    "a Kubernetes manifest": "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
+    "an inventory of Ansible": "all:\n  hosts:\n    a: {ansible_host: 10.0.0.1}\n",
+    "a file of Ansible": "[gpu]\nnode1 ansible_host=10.0.0.1\n",
+    "a configuration of SLURM": "ClusterName=x\nNodeName=n[1-4] CPUs=8\n",
+    "a cluster config of Ray": "cluster_name: x\nprovider: {type: local}\n",
+    "a file of Docker Compose": "services: {a: {image: b}}\n",
+    "a training config": "model_name_or_path: x\nlearning_rate: 1e-4\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), STRANGERS.items(), ids=STRANGERS.keys())
+def test_another_kind_of_file_is_named_as_what_it_is(kind: str, text: str) -> None:
+    (found,) = problems(text)
+    assert f"this is {kind}," in found.message
+
+
+def test_several_documents_of_kubernetes_and_bare_names_are_named_too() -> None:
+    assert "Kubernetes" in problems("apiVersion: v1\nkind: A\n---\napiVersion: v1\n")[0].message
+    assert "a list of hosts" in problems("node1\nnode2\n")[0].message
+    assert "Python" in problems("import torch\nprint(1)\n", "train.py")[0].message
+
+
+def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
+    text = "nodes: [{host: a, slots: 8}]\ntrain_batch_size: 8\nzero_optimization: {}\n"
+    assert recognized(text, {"nodes": [], "zero_optimization": {}}, "c.yaml") is None
+    assert [problem.line for problem in problems(text)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("hosts: [{host: a, slots: 8}]", ["nodes"]),
+        ("nodes: [{host: a, gpus: 8}]", ["slots"]),
+        ("nodes: [{hostname: a, num_gpus: 8, ip: 10.0.0.1}]", ["host", "slots", "address"]),
+        ("nodes: [{host: a, slots: 8}]\nnic: eth0", ["network.interface"]),
+        ("nodes: [{host: a, slots: 8}]\nuser: x", ["ssh.user"]),
+        ("nodes: [{host: a, slots: 8}]\ngpus: 8", ["nodes[].slots"]),
+        ("nodes: [{host: a, slots: 8}]\nssh: {key: x}", ["identity_file"]),
+        ("nodes: [{host: a, slots: 8}]\nslurm: {queue: x, walltime: 1}", ["partition", "time"]),
+    ],
+)
+def test_words_of_other_formats_lead_to_the_right_key(text: str, meant: list[str]) -> None:
+    found = [problem.message.rpartition("did you mean `")[2] for problem in problems(text)]
+    assert found == [f"{key}`?" for key in meant]
+
+
+def test_every_synonym_leads_to_a_key_that_there_is() -> None:
+    tables = {
+        None: schema.ClusterFile,
+        "nodes": schema.NodeEntry,
+        "ssh": schema.SshSection,
+        "storage": schema.StorageSection,
+    }
+    words = ["gpus", "hosts", "ip", "workers", "username", "bastion", "nfs", "timeout", "cwd"]
+    for section, shape in tables.items():
+        for word in words:
+            meant = meant_key(word, section)
+            top = (meant or "name").partition(".")[0]
+            assert meant is None or top in shape.model_fields, (section, word)
+
+
+def test_a_bad_host_hides_no_duplicate() -> None:
+    text = "nodes:\n  - {host: 'a,b b,-x', slots: 8}\n  - {host: a, slots: nope}\n  - {host: a}\n"
+    found = [(p.line, p.path) for p in problems(text)]
+    assert found == [
+        (2, "nodes[0].host"),
+        (3, "nodes[1].host"),
+        (3, "nodes[1].slots"),
+        (4, "nodes[2].slots"),
+        (4, "nodes[2].host"),
+    ]
+
+
+def test_the_line_is_not_shown_where_a_secret_may_stand() -> None:
+    text = "nodes: [{host: a, slots: 8}]\nsecrets: [hf_abcdef-secret]\nenv: {K: [hunter2]}\n"
+    assert [problem.source for problem in problems(text)] == ["", ""]
+
+
+NAMES = rules.Names(("torchrun", "direct"), {"fs.free": ("warn", "fail"), "gpu.count": ()})
+
+
+@pytest.mark.parametrize(
+    ("lines", "paths"),
+    [
+        ("launcher: torchrum", ["launcher"]),
+        ("launcher: direct", []),
+        ("preflight: {skip: [fs.fre, gpu, fs.free]}", ["preflight.skip[0]"]),
+        ("preflight: {severity: {gpu: warn}}", ["preflight.severity.gpu"]),
+        ("preflight: {limits: {fs.free: {warm: 3}}}", ["preflight.limits['fs.free'].warm"]),
+        ("preflight: {limits: {gpu.count: {warn: 3}}}", ["preflight.limits['gpu.count'].warn"]),
+        ("preflight:", []),
+    ],
+)
+def test_names_that_nothing_has_are_errors(tmp_path: Path, lines: str, paths: list[str]) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(f"nodes: [{{host: a, slots: 8}}]\n{lines}\n")
+    found: list[str] = []
+    try:
+        check_names(file, NAMES)
+    except ConfigError as error:
+        found = [problem.path for problem in error.problems]
+    assert found == paths
+
+
+def test_a_document_without_a_section_has_no_unknown_names() -> None:
+    document = yamltext.parse("nodes: []", "f")
+    assert list(rules.unknown_names(document, NAMES)) == []
+    assert model.MOST_SLOTS > 0

@@ -1,0 +1,124 @@
+"""The agent and those who speak to it: whoever has gone holds nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from dslaunch.node import frames, peer
+from dslaunch.node.agent import Agent
+from dslaunch.node.client import Client
+
+BOUND = 60
+"""Seconds for what takes a fraction of one."""
+AGENT = """\
+import socket, sys
+from dslaunch.node.agent import Agent
+import os
+times = {{"silence": 2.0, "reconnect": {reconnect}}}
+Agent("r1", "n1", times, os.getppid()).serve(socket.socket(fileno={fd}))
+"""
+CLOCK = frames.pack_message({"op": "clock", "id": 1})
+HOLD = frames.pack_message({"op": "follow", "after": 0, "hold": True})
+BYE = frames.pack_message({"op": "bye"})
+
+
+def start_agent(
+    say: Callable[[socket.socket], None], *, reconnect: float = 0.0
+) -> subprocess.Popen[bytes]:
+    """Start an agent after its launcher has said something over the connection."""
+    ours, its = socket.socketpair()
+    say(ours)
+    with its, ours:
+        program = AGENT.format(fd=its.fileno(), reconnect=reconnect)
+        return subprocess.Popen([sys.executable, "-c", program], pass_fds=[its.fileno()])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", CLOCK, CLOCK + HOLD, HOLD, BYE + HOLD, CLOCK[:5]],
+    ids=["nothing", "clock", "clock, hold", "hold", "bye, hold", "half a message"],
+)
+def test_agent_leaves_when_its_launcher_has_gone_before_the_greeting(said: bytes) -> None:
+    with start_agent(lambda launcher: launcher.sendall(said)) as agent:
+        try:
+            assert agent.wait(BOUND) == 0
+        finally:
+            agent.kill()
+
+
+def test_agent_leaves_when_asked_by_a_signal_before_the_start() -> None:
+    ours, its = socket.socketpair()
+    with its, ours:
+        program = AGENT.format(fd=its.fileno(), reconnect=100)
+        with subprocess.Popen([sys.executable, "-c", program], pass_fds=[its.fileno()]) as agent:
+            its.close()
+            try:
+                assert ours.recv(1)  # its handlers are set before it greets
+                os.kill(agent.pid, signal.SIGTERM)
+                ours.close()
+                assert agent.wait(BOUND) == 0
+            finally:
+                agent.kill()
+
+
+def test_the_time_to_come_back_begins_anew_with_each_contact() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"silence": 1.0, "reconnect": 1.0}, os.getppid())
+        agent.free_since = 0.0
+        assert agent.abandoned()
+        agent.ranks = cast("Any", object())
+        agent.do_coming(Client(its, agent), {"op": "coming", "ssh": ""})
+        assert not agent.abandoned()
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ("", None),
+        ("10.0.0.1 5000 10.0.0.2 22", "10.0.0.1"),
+        ("fe80::1 5000 fe80::2 22", "fe80::1"),
+        ("10.0.0.1 x 10.0.0.2 22", None),
+        ("10.0.0.1", None),
+    ],
+)
+def test_the_launchers_address_is_what_sshd_says(told: str, found: str | None) -> None:
+    assert peer.address(told) == found
+
+
+def connected() -> tuple[socket.socket, socket.socket, str]:
+    """Both ends of a TCP connection, and what sshd would say of it: the client's end is first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    return client, accepted, " ".join(map(str, (*client.getsockname(), *client.getpeername())))
+
+
+def test_a_launcher_that_has_closed_the_connection_has_left() -> None:
+    client, served, told = connected()
+    client.close()
+    assert served.recv(1) == b""
+    served.close()
+    # both ends are on this machine here: the one that closed first leaves an entry of its own,
+    # which belongs to the other direction
+    assert peer.has_left(told)
+
+
+def test_a_launcher_whose_connection_was_closed_here_may_come_back() -> None:
+    client, served, told = connected()
+    served.close()
+    assert client.recv(1) == b""
+    client.close()
+    assert not peer.has_left(told)
+
+
+def test_a_launcher_is_not_known_to_have_left_where_there_was_no_ssh() -> None:
+    assert not peer.has_left("")

