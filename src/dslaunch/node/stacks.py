@@ -4,6 +4,9 @@ py-spy reads them where it is installed and may, without stopping anything. Else
 own faulthandler writes them: it is armed in every Python process of a run before the training's
 first line, by a `sitecustomize` module in front of PYTHONPATH, and writes when it gets a signal,
 into memory that only this process and we can open. What /proc tells is there in any case.
+
+The module lies in a ZIP archive, whose bytecode Python never writes to disk: for a module in a
+directory it does, and makes the directories again if they were removed meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import subprocess
 import threading
 import time
 
-from dslaunch.node import doing, paths, processes
+from dslaunch.node import doing, paths, private, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -31,8 +34,8 @@ The usual ones are taken: SIGUSR1 and SIGUSR2 by SLURM's warnings, NCCL (NVIDIA/
 and submitit, SIGALRM and SIGHUP by UCX; SIGRTMIN by .NET, both ends of the realtime signals by
 other runtimes, profilers and Valgrind. None is known to use the middle.
 """
-PLACE = "python"
-"""The directory, in the run's own, that PYTHONPATH is given."""
+ARCHIVE = "python.zip"
+"""The archive, in the run's own directory, that PYTHONPATH is given."""
 NOTE = "dslaunch-stacks"
 ANSWER = 1.0
 """Seconds in which a process that has had the signal must begin to write."""
@@ -121,18 +124,22 @@ def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
     """Variables that arm every Python process below; `directory` is the run's own. Never fails.
     A Python that is told to ignore its environment (`-E`, `-I`) or `site` (`-S`) is not armed.
     """
-    place = os.path.join(directory, PLACE)
+    import zipfile  # only where ranks are started
+
+    archive = os.path.join(directory, ARCHIVE)
+    new = f"{archive}.{os.getpid()}-{threading.get_ident()}"
+    module = zipfile.ZipInfo("sitecustomize.py")  # dated 1980, whatever the node's clock says
+    text = _SITECUSTOMIZE.replace("{note}", NOTE).replace("{signal}", str(SIGNAL))
     try:
-        os.makedirs(place, 0o700, exist_ok=True)
-        new = os.path.join(place, f".new-{os.getpid()}-{threading.get_ident()}")
-        with open(new, "w", encoding="ascii") as file:
-            file.write(_SITECUSTOMIZE.replace("{note}", NOTE).replace("{signal}", str(SIGNAL)))
-        os.replace(new, f"{place}/sitecustomize.py")  # a rank that starts now may be reading it
+        fd = private.open_file(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w") as written:
+            written.writestr(module, text)
+        os.replace(new, archive)  # a rank that starts now may be reading it
     except OSError:
         return {}
     before = environment.get("PYTHONPATH")
     # an empty part would stand for the working directory; a colon cannot be written in one
-    return {} if ":" in place else {"PYTHONPATH": f"{place}:{before}" if before else place}
+    return {} if ":" in archive else {"PYTHONPATH": f"{archive}:{before}" if before else archive}
 
 
 # ------------------------------------------------------------ when somebody asks
