@@ -276,7 +276,7 @@ class Slurm:
 
     def _sacct(self, asked: _Asked) -> Done:
         known = {
-            *("noheader", "parsable2", "allocations", "duplicates", "jobs", "format", "json"),
+            *("noheader", "parsable2", "allocations", "duplicates", "jobs", "format"),
             *("clusters", "delimiter"),
         }
         asked.must_be(known, words=0)
@@ -289,10 +289,6 @@ class Slurm:
         ]
         found.sort(key=lambda job: job.submitted)
         found = found if asked.has("duplicates") else found[-1:]
-        if asked.has("json"):
-            errors = [] if found else [_NOTHING_FOUND]
-            listed = [_accounted(job, self.release) for job in found]
-            return Done(0, _json(self.release, listed, errors), "")
         fields = asked.option("format").split(",")
         delimiter = asked.option("delimiter") or "|"
         rows = [
@@ -392,10 +388,6 @@ _ERRORS = {
 _LOAD_JOBS_FAILED = {
     "description": "Failed while looking for jobs", "error_number": -1,
     "error": "Unspecified error", "source": "slurm_load_jobs",
-}  # fmt: skip
-_NOTHING_FOUND = {
-    "description": "Nothing found", "error_number": 9003,
-    "error": "Nothing found with query", "source": "slurmdb_jobs_get",
 }  # fmt: skip
 _INVALID_JOB = {
     "description": "Failure to load job", "error_number": 2017, "error": INVALID,
@@ -622,37 +614,3 @@ def _described(job: Job, release: Release) -> dict[str, Any]:
 
 def _plain_state(job: Job) -> str:
     return "COMPLETING" if "COMPLETING" in job.flags else job.state
-
-
-def _accounted(job: Job, release: Release) -> dict[str, Any]:
-    """A job as slurmdbd has it: `sacct --json`."""
-    typed = release.typed_numbers
-    by = "" if job.killed_by is None else f"user{job.killed_by}"
-    return {
-        "account": "root",
-        "array": {"job_id": 0, "task": None, "task_id": _unset(release)},
-        # sic: 22.05 names any cluster of the user's associations here
-        "association": {"account": "root", "cluster": OTHER, "partition": None, "user": "root"},
-        "cluster": job.cluster,
-        "comment": {"administrator": "", "job": job.comment, "system": ""},
-        "derived_exit_code": _exit_code(job, release),
-        "exit_code": _exit_code(job, release),
-        "het": {"job_id": 0, "job_offset": _unset(release)},
-        "job_id": job.number,
-        "kill_request_user": by if typed else by or None,
-        "name": job.name,
-        "nodes": job.nodes if job.started else "None assigned",
-        "partition": "main",
-        "state": {"current": [job.state] if typed else job.state, "reason": job.reason},
-        "steps": [],
-        "time": {
-            "elapsed": 0,
-            "eligible": job.eligible,
-            "end": job.ended,
-            "start": job.started,
-            "submission": job.submitted,
-            "suspended": 0,
-        },
-        "user": f"user{job.user}",
-        **({"restart_cnt": job.restarts} if typed else {}),
-    }

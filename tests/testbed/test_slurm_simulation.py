@@ -185,17 +185,6 @@ def test_a_number_that_nobody_has_is_answered_alike(
     assert simulated(imitation, *argv) == real(slurm_pair, *argv)
 
 
-def test_accounting_answers_alike_in_json(slurm_pair: VirtualCluster, imitation: Slurm) -> None:
-    number, simulated_number = submit(slurm_pair, imitation)
-    slurm_pair.run(CONTROL, ["scancel", number], check=True)
-    asked = ("sacct", "--json", f"--jobs={number}")
-    # without the key until slurmdbd has the job
-    until(lambda: json.loads(real(slurm_pair, *asked).out).get("jobs", []) != [], 30)
-    mine = simulated(imitation, "sacct", "--json", f"--jobs={simulated_number}")
-    told = real(slurm_pair, *asked)
-    check_within(shape(json.loads(mine.out)), shape(json.loads(told.out)))
-
-
 COMMANDS = (
     (*SHOW, "1"),
     (*QUEUE, "--jobs=1"),
