@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.testbed.vcluster import CONTROL, NodeProcess, VirtualCluster
 from tests.testbed.vcluster.api import Running, Text
 from tests.testbed.vcluster.services import SERVICES, services_of
-from tests.testbed.vcluster.slurm import asking, await_idle, members
+from tests.testbed.vcluster.slurm import asking, await_idle, await_registered, members
 
 PROGRAM = [sys.executable, "-m", "dslaunch"]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -184,15 +184,20 @@ def revive(cluster: VirtualCluster) -> list[str]:
     dead = stopped_services(cluster)
     for name in dead:
         cluster.service(CONTROL, name, "start")
-    for controller in controllers(cluster):
-        await_answer(cluster, controller)
+    await_answers(cluster)
     return dead
 
 
-def await_answer(cluster: VirtualCluster, controller: tuple[str, ...]) -> None:
-    """Wait until a controller answers. TimeoutError."""
-    ping = [*controller, "scontrol", "ping"]
-    until(lambda: cluster.run(CONTROL, ping).returncode == 0, 30)
+def await_answers(cluster: VirtualCluster) -> None:
+    """Wait until every controller answers, and slurmdbd knows where it listens. TimeoutError,
+    ClusterError."""
+
+    def all_answer() -> bool:
+        pings = [[*controller, "scontrol", "ping"] for controller in controllers(cluster)]
+        return all(cluster.run(CONTROL, ping).returncode == 0 for ping in pings)
+
+    until(all_answer, 30)
+    await_registered(cluster.cluster)
 
 
 def controllers(cluster: VirtualCluster) -> list[tuple[str, ...]]:

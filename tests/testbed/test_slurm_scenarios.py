@@ -21,7 +21,7 @@ from signal import SIGKILL
 import pytest
 
 from tests.testbed.conftest import MIN_JOB_AGE
-from tests.testbed.scheduler import await_answer, controllers, until
+from tests.testbed.scheduler import await_answers, until
 from tests.testbed.slurm_scenarios import (
     COMPLETED,
     GPUS,
@@ -75,8 +75,7 @@ class Ground:
         """Stop, start, pause or resume a daemon of the control machine."""
         self.cluster.service(CONTROL, name, action)
         if action in ("start", "resume"):
-            for controller in controllers(self.cluster):
-                await_answer(self.cluster, controller)
+            await_answers(self.cluster)
 
     def as_root(self, shell: str) -> None:
         """A shell line on the control machine."""

@@ -19,7 +19,7 @@ from tests.testbed.vcluster.accounts import make_keys
 from tests.testbed.vcluster.inside import PATH
 from tests.testbed.vcluster.rootfs import build_root
 from tests.testbed.vcluster.services import service_command, services_of
-from tests.testbed.vcluster.slurm import await_idle, make_munge_key
+from tests.testbed.vcluster.slurm import await_idle, await_registered, make_munge_key
 from tests.testbed.vcluster.state import Cluster, ClusterError, Node, Process, Settings
 from tests.testbed.vcluster.syscalls import (
     CLONE_NEWIPC,
@@ -77,6 +77,7 @@ def _start_missing(cluster: Cluster) -> list[str]:
     start_nodes(cluster, missing)
     if cluster.settings.slurm:
         await_idle(cluster)
+        await_registered(cluster)
     return [node.name for node in missing]
 
 

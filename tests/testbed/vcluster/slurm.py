@@ -230,6 +230,28 @@ def await_idle(cluster: Cluster, within: float = 60, names: Sequence[str] = ()) 
     raise ClusterError(f"SLURM did not bring all nodes to idle within {within:.0f} s:\n{said}")
 
 
+def await_registered(cluster: Cluster, within: float = 60) -> None:
+    """Return once slurmdbd knows where every controller listens, if there is accounting: only then
+    can `--clusters` reach it. ClusterError when it is not `within` seconds.
+
+    A controller answers before it has registered, and slurmdbd starts without its controllers.
+    """
+    slurm = cluster.settings.slurm
+    if slurm is None or not slurm.accounting:
+        return
+    wanted = {(member.name, str(member.port)) for member in members(cluster, slurm)}
+    ask = ("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
+    command = (*ask, "format=cluster,controlport")
+    deadline = time.monotonic() + within
+    said = ""
+    while time.monotonic() < deadline:
+        said = run_in(cluster, cluster.node(CONTROL), *command, ok=True)
+        if {tuple(line.split("|")) for line in said.splitlines()} >= wanted:
+            return
+        time.sleep(0.05)
+    raise ClusterError(f"not all controllers registered within {within:.0f} s:\n{said}")
+
+
 def ask_members(cluster: Cluster, *command: str) -> str:
     """What a command of SLURM answers, asked of every SLURM cluster of the control machine."""
     slurm = cluster.settings.slurm
