@@ -234,8 +234,12 @@ class End:
             from dslaunch.slurm.client import here
             from dslaunch.slurm.requeue import requeue_without
 
-            words = requeue_without(here(), outcome.faulty, self.requeue)
-            ui.say(f"dslaunch: {words}")
+            requeue_without(
+                client=here(),
+                nodes=outcome.faulty,
+                most=self.requeue,
+                say=lambda words: ui.say(f"dslaunch: {words}"),
+            )
 
     def not_started(self, error: DslaunchError) -> None:
         """Write why nothing was started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import fold
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from dslaunch.slurm.client import Client
 
 
-def requeue_without(client: Client, nodes: Sequence[str], most: int) -> str:
+def requeue_without(
+    client: Client, nodes: Sequence[str], most: int, say: Callable[[str], None]
+) -> None:
     """Requeue the job that we are in, unless it was `most` times, and exclude nodes from its next
-    start; say what was done.
+    start; `say` what was done.
 
     SLURM accepts a list of excluded nodes of a pending job alone (22.05, slurmctld/job_mgr.c,
     `_update_job`), which this one is as soon as it is requeued, while its processes have the time
@@ -27,17 +29,19 @@ def requeue_without(client: Client, nodes: Sequence[str], most: int) -> str:
     job = client.environ.get("SLURM_JOB_ID", "")
     restarts = whole_number(client.environ.get("SLURM_RESTART_COUNT", "0")) or 0
     if not job:
-        return "not requeued: this is no job of SLURM"
+        say("not requeued: this is no job of SLURM")
+        return
     if restarts >= most:
-        return f"job {job} was requeued {restarts} times and is not again"
+        say(f"job {job} was requeued {restarts} times and is not again")
+        return
     try:
         excluded = fold({*_excluded(client, job), *nodes})
         with _spared_by_term():
             _scontrol(client, "requeue", job)
             _scontrol(client, "update", f"JobId={job}", f"ExcNodeList={excluded}")
+            say(f"job {job} is requeued without {fold(nodes)}")
     except DslaunchError as error:
-        return f"job {job}: {error.message}"
-    return f"job {job} is requeued without {fold(nodes)}"
+        say(f"job {job}: {error.message}")
 
 
 @contextlib.contextmanager
