@@ -141,9 +141,9 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
 
     Raises PlanError where the launcher cannot run this allocation.
     """
-    from dslaunch.launch import launchers
+    from dslaunch.registry import LAUNCHERS
 
-    launcher = launchers.get(job.launcher)
+    launcher = LAUNCHERS.get(job.launcher)
     world = World(allocation, decided.rendezvous, job.min_nodes)
     launcher.check(world)
 

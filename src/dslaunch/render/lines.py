@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Word, activated, at_home, shell_line
+from dslaunch.registry import LAUNCHERS
 from dslaunch.render.launch import Rendered
 from dslaunch.render.notes import secret_notes
 
@@ -23,7 +24,7 @@ class LauncherLines:
 
     def render(self, launch: Launch) -> Rendered:
         """Each node's line. Raises PlanError where the launcher cannot run this allocation."""
-        return _lines(launch, launchers.get(self.launcher))
+        return _lines(launch, LAUNCHERS.get(self.launcher))
 
 
 def _lines(launch: Launch, launcher: launchers.Launcher) -> Rendered:

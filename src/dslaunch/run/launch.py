@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.launch import launchers
 from dslaunch.launch.job import Job
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
@@ -96,7 +96,7 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
         )
     secrets = read_secrets(request.job.secrets, request.environ)
     # an impossible request is refused before any node is spoken to
-    launchers.require(request.job.launcher)
+    LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)
     with Interrupts(request.notice) as interrupts:
         whole = Whole(request, show, interrupts, secrets)

@@ -1,15 +1,11 @@
-"""How the ranks of one node start. One file per launcher; the directory is the registry.
-
-A module here that is not private holds one object `LAUNCHER` of the shape of `Launcher`.
-Third parties add theirs by an entry point of the group `dslaunch.launchers`, which is read
-only when a name is not built in.
-"""
+"""How the ranks of one node start. One file per launcher, with an object `LAUNCHER`;
+`registry.LAUNCHERS` knows them by name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from dslaunch.registry import Registry
+from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
@@ -42,17 +38,9 @@ class Launcher(Protocol):
         """
 
 
-_LAUNCHERS: Registry[Launcher] = Registry(
-    __name__, __path__, "LAUNCHER", "dslaunch.launchers", "launcher"
-)
-names = _LAUNCHERS.names
-get = _LAUNCHERS.get
-require = _LAUNCHERS.require
-
-
 def modules_of(name: str) -> tuple[str, ...]:
     """The Python modules that a launcher starts with; one of a third party may not say."""
-    found: tuple[str, ...] = getattr(get(name), "modules", ())
+    found: tuple[str, ...] = getattr(LAUNCHERS.get(name), "modules", ())
     return found
 
 

@@ -1,20 +1,17 @@
-"""The texts that a launch can be rendered as. One file per format; the directory is the registry.
-
-A module here that is not private holds one object `FORMAT` of the shape of `Format`; `_` in its
-name is `-` in the format's. Third parties add theirs by an entry point of the group
-`dslaunch.formats`, which is read only when a name is not built in.
-"""
+"""The texts that a launch can be rendered as. One file per format, with an object `FORMAT` of the
+shape of `Format`; `registry.FORMATS` knows them by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dslaunch.registry import Registry
+from dslaunch.registry import FORMATS
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered
 
 
+@runtime_checkable
 class Format(Protocol):
     """One text that starts, or describes, a launch with another tool. Pure."""
 
@@ -26,9 +23,9 @@ class Format(Protocol):
         """Render the launch. Raises PlanError where this format cannot say it."""
 
 
-_FORMATS: Registry[Format] = Registry(__name__, __path__, "FORMAT", "dslaunch.formats", "format")
-names = _FORMATS.names
-get = _FORMATS.get
+names = FORMATS.names
+every_name = FORMATS.every_name
+get = FORMATS.get
 
 
 def render(name: str, launch: Launch) -> Rendered:
@@ -36,4 +33,6 @@ def render(name: str, launch: Launch) -> Rendered:
 
     Raises UsageError for a name that does not exist, PlanError where the format cannot say it.
     """
-    return get(name).render(launch)
+    part = get(name)
+    with FORMATS.blamed(name):
+        return part.render(launch)
