@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from dslaunch.transport.base import Connection
     from dslaunch.transport.ssh.choice import Choice
 
-ELASTIC = "elastic"
-"""The launcher whose ranks may fail, and nodes leave, without the run's end."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -89,7 +86,8 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
     way. A detached run is only started.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
-    if request.detached and request.restarts and request.job.launcher != ELASTIC:
+    again = request.detached and request.restarts
+    if again and not LAUNCHERS.get(request.job.launcher).elastic:
         raise UsageError(
             "--detach and --restarts exclude each other: nobody is there to start it again",
             hint="run it without --detach in tmux or the like",
@@ -129,12 +127,16 @@ class Whole:
         self.run = new_run_id(request.job)
         self.record: Record | None = None
         self.allocation = request.allocation
-        self.elastic = request.job.launcher == ELASTIC
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
         self.outcomes: list[Outcome] = []
         """How the attempts before ended."""
         self._show = show
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the launcher restarts ranks by itself, and goes on without nodes that leave."""
+        return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
     def screen(self) -> Announcer:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.cluster.model import Allocation, Node
+from dslaunch.cluster.model import Allocation, Node, Placement
 from dslaunch.errors import PlanError, UsageError
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Command, Var, Word
@@ -126,7 +126,7 @@ def test_deepspeed_refuses_a_world_whose_map_is_longer_than_an_argument_may_be()
 
 def test_accelerate_refuses_nodes_that_differ_in_slots() -> None:
     with pytest.raises(PlanError, match="gpu01 has 2 slots and gpu02 1 slot") as caught:
-        LAUNCHERS.get("accelerate").check(world((0, 1), (3,)))
+        launchers.check_launcher("accelerate", world((0, 1), (3,)))
     assert "torchrun" in str(caught.value.hint)
 
 
@@ -268,3 +268,26 @@ def test_only_a_command_that_no_launcher_starts_needs_no_python(name: str) -> No
     assert launchers.starts_python(Job("train.py", launcher=name))
     command = Job("./train.sh", kind="command", launcher=name)
     assert launchers.starts_python(command) == (name != "direct")
+
+
+@pytest.mark.parametrize("name", LAUNCHERS.names())
+def test_a_launcher_that_restarts_by_itself_is_the_one_that_says_how_often(name: str) -> None:
+    launcher = LAUNCHERS.get(name)
+    assert launcher.has_slurm_command
+    assert bool(launcher.default_restarts(4, 2)) == launcher.elastic
+    assert launcher.default_restarts(4, None) == 0
+
+
+def test_a_launcher_states_little_and_is_complete() -> None:
+    class Least(launchers.Launcher):
+        summary = "starts nothing"
+
+        def processes(
+            self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+        ) -> tuple[Process, ...]:
+            return ()
+
+    least = Least()
+    least.check(world((0, 1), (0,)))
+    assert least.packages == ("torch",)
+    assert (least.has_slurm_command, least.elastic, least.uneven_slots) == (False, False, True)

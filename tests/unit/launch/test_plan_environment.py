@@ -8,7 +8,8 @@ import pytest
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Rendezvous, make_plan, node_environment
+from dslaunch.launch.plan import Decided, Rendezvous, node_environment
+from dslaunch.launch.planner import make_plan
 from dslaunch.registry import LAUNCHERS
 
 THERE = Rendezvous("10.0.0.1", 29500, (("n", "eth0"),))

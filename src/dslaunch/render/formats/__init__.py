@@ -1,11 +1,13 @@
 """The texts that a launch can be rendered as. One file per format, with an object `FORMAT` of the
-shape of `Format`; `registry.FORMATS` knows them by name."""
+shape of `Format`, which `registry.FORMATS` knows by name; and the lines of launchers that have
+such, by the launcher's name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dslaunch.registry import FORMATS
+from dslaunch.registry import FORMATS, LAUNCHERS
+from dslaunch.render.lines import LauncherLines
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered
@@ -23,9 +25,25 @@ class Format(Protocol):
         """Render the launch. Raises PlanError where this format cannot say it."""
 
 
-names = FORMATS.names
-every_name = FORMATS.every_name
-get = FORMATS.get
+def names() -> tuple[str, ...]:
+    """Return the names of the formats that are built in."""
+    return tuple(sorted((*FORMATS.names(), *filter(_has_lines, LAUNCHERS.names()))))
+
+
+def every_name() -> tuple[str, ...]:
+    """Return the names of the formats that are built in or installed."""
+    return tuple(sorted((*FORMATS.every_name(), *filter(_has_lines, LAUNCHERS.every_name()))))
+
+
+def get(name: str) -> Format:
+    """Return the format of that name. Raises UsageError if there is none."""
+    if name not in FORMATS.names() and name in LAUNCHERS.every_name() and _has_lines(name):
+        return LauncherLines(name)
+    return FORMATS.get(name)
+
+
+def _has_lines(launcher: str) -> bool:
+    return bool(LAUNCHERS.get(launcher).lines)
 
 
 def render(name: str, launch: Launch) -> Rendered:
