@@ -8,7 +8,7 @@ point of the kind's group; it is looked for only where a name is not built in, o
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from dslaunch.cluster.model import Cluster
+    from dslaunch.deepspeed.subject import Subject
     from dslaunch.launch.launchers import Launcher
+    from dslaunch.lint.rules import Rule
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
+    from dslaunch.slurm.launches import Reading
     from dslaunch.transport.base import Transport
 
 Part = TypeVar("Part")
@@ -52,8 +55,8 @@ class Registry(Generic[Part]):
 
     def names(self) -> tuple[str, ...]:
         """Return the names that are built in."""
-        modules = (name.replace("_", "-") for name in self._module_names())
-        return (*modules, *self.listed)
+        modules = _names_in(self.directory) if self.directory else ()
+        return (*(name.replace("_", "-") for name in modules), *self.listed)
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
@@ -69,12 +72,9 @@ class Registry(Generic[Part]):
         if name in self.listed:
             return cast(Part, _object(self.listed[name]))
         if name in self.names():
-            return cast(Part, getattr(self._module(name.replace("-", "_")), self.attribute))
+            module = _module(self.directory, name.replace("-", "_"))
+            return cast(Part, getattr(module, self.attribute))
         return self._loaded(self._entry(name))
-
-    def modules(self) -> tuple[ModuleType, ...]:
-        """Import and return the modules of the directory."""
-        return tuple(self._module(name) for name in self._module_names())
 
     def installed(self, taken: Collection[str] = ()) -> dict[str, Part]:
         """Load and return all parts of third parties. `taken`: further names that are built in."""
@@ -92,15 +92,6 @@ class Registry(Generic[Part]):
             if name in self.names() or not entry:
                 raise
             self._refuse(entry[0], f"failed: {_described(error)}")
-
-    def _module_names(self) -> Iterable[str]:
-        if not self.directory:
-            return ()
-        modules = pkgutil.iter_modules([str(HERE / self.directory)])
-        return (m.name for m in modules if not m.name.startswith("_"))
-
-    def _module(self, name: str) -> ModuleType:
-        return import_module(f"{__package__}.{self.directory.replace('/', '.')}.{name}")
 
     def _entry(self, name: str) -> EntryPoint:
         entries = self._entries()
@@ -141,6 +132,20 @@ class Registry(Generic[Part]):
             f"plugin {plugin}: {self.noun} `{entry.name}` ({entry.group}: {entry.value}) {why}",
             hint=f"update {plugin} or uninstall it",
         )
+
+
+def modules_in(directory: str) -> tuple[ModuleType, ...]:
+    """Import and return the modules of a package below this file that are not private."""
+    return tuple(_module(directory, name) for name in _names_in(directory))
+
+
+def _names_in(directory: str) -> tuple[str, ...]:
+    modules = pkgutil.iter_modules([str(HERE / directory)])
+    return tuple(m.name for m in modules if not m.name.startswith("_"))
+
+
+def _module(directory: str, name: str) -> ModuleType:
+    return import_module(f"{__package__}.{directory.replace('/', '.')}.{name}")
 
 
 @cache
@@ -194,3 +199,7 @@ CHECKS: Registry[Check] = Registry(
     shape="dslaunch.preflight.check:Check",
 )
 """Of third parties; `preflight.checks` has the others."""
+CONFIG_RULES: Registry[Rule[Subject]] = Registry(noun="rule", group="dslaunch.config_rules")
+"""Of third parties; `deepspeed.rules` has the others."""
+SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
+"""Of third parties; `slurm.rules` has the others."""
