@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dslaunch.lint.rules import Rule
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
+    from dslaunch.run.known_endings import Known
     from dslaunch.slurm.launches import Reading
     from dslaunch.transport.base import Transport
 
@@ -203,3 +204,9 @@ CONFIG_RULES: Registry[Rule[Subject]] = Registry(noun="rule", group="dslaunch.co
 """Of third parties; `deepspeed.rules` has the others."""
 SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
 """Of third parties; `slurm.rules` has the others."""
+ENDINGS: Registry[Known] = Registry(
+    noun="known ending",
+    group="dslaunch.endings",
+    shape="dslaunch.run.known_endings:Known",
+)
+"""Of third parties; `run.known_endings` has the others."""

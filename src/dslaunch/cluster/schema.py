@@ -7,7 +7,7 @@ file becomes are in `model`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
@@ -18,6 +18,7 @@ from dslaunch.cluster.kinds import (
     Jump,
     Label,
     Matching,
+    NameOf,
     Port,
     PortRange,
     Section,
@@ -32,6 +33,7 @@ from dslaunch.cluster.kinds import (
 )
 from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import SlurmSection
+from dslaunch.registry import TRANSPORTS
 
 TITLE = "dslaunch cluster file"
 VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
@@ -203,12 +205,12 @@ class ClusterFile(Section):
         description="The machines, in rank order. One entry may stand for many.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Literal["auto", "local", "fabric", "openssh", "srun"] = Field(
+    transport: Annotated[str, NameOf(TRANSPORTS, ("auto",))] = Field(
         "auto",
         description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
         "system's ssh), `auto` (`fabric`, or `openssh` if the SSH configuration needs it), "
         "`srun` (steps of the SLURM allocation that we are in), `local` (this "
-        "machine).",
+        "machine), or one that is installed.",
     )
     ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
     network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")
