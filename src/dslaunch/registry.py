@@ -140,6 +140,7 @@ def modules_in(directory: str) -> tuple[ModuleType, ...]:
     return tuple(_module(directory, name) for name in _names_in(directory))
 
 
+@cache
 def _names_in(directory: str) -> tuple[str, ...]:
     modules = pkgutil.iter_modules([str(HERE / directory)])
     return tuple(m.name for m in modules if not m.name.startswith("_"))

@@ -33,11 +33,12 @@ from dslaunch.cluster.kinds import (
 )
 from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import SlurmSection
-from dslaunch.registry import TRANSPORTS
+from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 TITLE = "dslaunch cluster file"
 VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
 """Keys for which, and below which, a plain scalar is the text that is written."""
+_LAUNCHERS = ", ".join(f"`{name}`" for name in LAUNCHERS.names())
 
 
 def _with(*keys: str) -> dict[str, Any]:
@@ -245,8 +246,7 @@ class ClusterFile(Section):
         str, Matching(r"[A-Za-z_][A-Za-z0-9_-]*", "a launcher's name such as `torchrun`")
     ] = Field(
         "torchrun",
-        description="What starts the ranks of a node: `torchrun`, `deepspeed`, `accelerate`, "
-        "`direct`, or one that is installed.",
+        description=f"What starts the ranks of a node: {_LAUNCHERS}, or one that is installed.",
     )
     slurm: SlurmSection = Field(
         default_factory=SlurmSection, description="What `dslaunch slurm` asks SLURM for."
