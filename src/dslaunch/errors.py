@@ -8,6 +8,7 @@ DslaunchError                1  the run failed
 ├── PreflightError           4  a gate check failed
 ├── NodeError                5  nodes could not be reached; carries one failure per node
 ├── ToolMissingError         6  a program that is needed is not there
+├── PluginError              6  an installed plugin is broken
 └── Interrupted            130  the user ended it
 """
 
@@ -122,6 +123,12 @@ class NodeError(DslaunchError):
 
 class ToolMissingError(DslaunchError):
     """A program that is needed is not there."""
+
+    exit_code = 6
+
+
+class PluginError(DslaunchError):
+    """An installed plugin is broken."""
 
     exit_code = 6
 

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed import schema, text
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
 from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.rules import STOPS
 from dslaunch.deepspeed.rules.optimizer import SCHEDULERS_OF_TORCH
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
@@ -92,6 +91,14 @@ def judge(request: pytest.FixtureRequest) -> Iterator[Judge]:
     judge = Judge(request.param)
     yield judge
     judge.end()
+
+
+STOPS = frozenset({
+    "unknown-key", "removed-key", "wrong-type", "wrong-value", "old-and-new", "wrong-batch",
+    "batch", "batch-missing", "partial-offload", "sum-reduction", "grad-norm", "both-precisions",
+    "loss-scale", "master-weights", "duplicate-key", "missing-key", "no-object", "auto-batch",
+})  # fmt: skip
+"""The rules at whose remarks DeepSpeed stops when it reads the config; at others it goes on."""
 
 
 def remarks(config: Any, table: schema.Table) -> tuple[Remark, ...]:

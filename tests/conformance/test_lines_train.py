@@ -23,7 +23,8 @@ from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.command import Word, shell_line
 from dslaunch.launch.facts import Facts, NodeFacts, PortFact
 from dslaunch.launch.job import Job, Kind
-from dslaunch.launch.plan import Decided, Plan, Rendezvous, make_plan
+from dslaunch.launch.plan import Decided, Plan, Rendezvous
+from dslaunch.launch.planner import make_plan
 from dslaunch.node.streams import ERROR, STDERR, STDOUT, make_rank_pipes
 from dslaunch.render.formats import render
 from dslaunch.render.launch import Launch

@@ -12,10 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from dslaunch import registry
+from dslaunch.launch.launchers import Launcher
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAKE = ("make demo", "make test")
 """Checked by being targets; the one takes minutes, the other runs this test."""
+
+OFFLINE = ("-q", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+PLUGIN = ROOT / "examples/plugin"
+CODE = (".py", ".toml")
+DERIVED = ("packages", "has_slurm_command")
+"""What a launcher has without stating it."""
 
 
 def commands(page: Path) -> list[str]:
@@ -38,12 +47,32 @@ def test_the_commands_of_a_page_work_one_after_the_other(page: Path, tmp_path: P
             assert re.search(rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), re.M)
             continue
         program, *words = shlex.split(command)
-        assert program == "dslaunch"
-        argv = [sys.executable, "-m", "dslaunch", *words]
+        assert program in ("dslaunch", "pip")
+        argv = [sys.executable, "-m", program, *words]
+        if program == "pip":
+            argv += [*OFFLINE, "--target", str(tmp_path / "site")]
+            env["PYTHONPATH"] = str(tmp_path / "site")
         done = subprocess.run(
             argv, cwd=tmp_path, env=env, text=True, capture_output=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_code_of_the_page_on_plugins_is_that_of_the_example() -> None:
+    page = (ROOT / "docs/howto/write-a-plugin.md").read_text("utf-8")
+    blocks = re.findall(r"^```(?:python|toml)\n(.*?)^```", page, re.S | re.M)
+    sources = [file.read_text("utf-8") for file in PLUGIN.rglob("*") if file.suffix in CODE]
+    assert len(blocks) >= 6
+    assert [block for block in blocks if not any(block in source for source in sources)] == []
+
+
+def test_the_page_on_plugins_names_every_group_and_every_capability() -> None:
+    page = (ROOT / "docs/howto/write-a-plugin.md").read_text("utf-8")
+    registries = [part for part in vars(registry).values() if isinstance(part, registry.Registry)]
+    groups = {f"| `{part.group}` |" for part in registries}
+    members = {name for name in vars(Launcher) if not name.startswith("_")}
+    capabilities = {f"| `{name}` |" for name in members | {"summary"} if name not in DERIVED}
+    assert {row for row in groups | capabilities if row not in page} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])

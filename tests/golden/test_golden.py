@@ -18,7 +18,7 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import DslaunchError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import make_plan
+from dslaunch.launch.planner import make_plan
 from dslaunch.render import formats
 from dslaunch.render.dry_run import dry_run
 from dslaunch.render.launch import Launch, Rendered

@@ -14,8 +14,8 @@ from tests.golden.test_golden import CLUSTERS, launch
 from dslaunch.cluster.load import load_cluster
 from dslaunch.cluster.model import Container, Slurm
 from dslaunch.errors import DslaunchError
+from dslaunch.registry import LAUNCHERS
 from dslaunch.render.batch import Batch, Origin
-from dslaunch.render.node_text import STEPS
 from dslaunch.render.sbatch import sbatch
 from dslaunch.slurm.lint import lint_script
 
@@ -51,7 +51,7 @@ CONTAINERS = {
 }
 
 each_cluster = pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
-each_launcher = pytest.mark.parametrize("launcher", STEPS)
+each_launcher = pytest.mark.parametrize("launcher", LAUNCHERS.names())
 
 
 def script(path: Path, launcher: str, slurm: Slurm | None = None) -> str:
@@ -91,7 +91,7 @@ def test_every_cluster_is_a_job_for_slurm(
 
 def test_no_golden_script_is_left_over() -> None:
     here = {str(f.relative_to(f.parents[1])) for f in Path(__file__).parent.glob("*/sbatch-*.sh")}
-    wanted = {f"{path.stem}/sbatch-{name}.sh" for path in CLUSTERS for name in STEPS}
+    wanted = {f"{path.stem}/sbatch-{name}.sh" for path in CLUSTERS for name in LAUNCHERS.names()}
     wanted |= {f"slurm-site/sbatch-in-{name}.sh" for name in CONTAINERS}
     assert here == wanted | {"slurm-site/sbatch-everything.sh"}
 

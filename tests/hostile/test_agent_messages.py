@@ -22,7 +22,7 @@ from dslaunch.cli.status import page as status_page
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import make_plan
+from dslaunch.launch.planner import make_plan
 from dslaunch.node import frames
 from dslaunch.protocol.messages import HELLO, Hello, Incoming, NodeEvent, ProtocolError, Reply
 from dslaunch.protocol.queries import (

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.deepspeed.lint import KEY, lint
-from dslaunch.deepspeed.rules.names import NAMES as OF_CONFIGS
+from dslaunch.deepspeed.rules import rules as config_rules
 from dslaunch.deepspeed.schema import table
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import parse
 from dslaunch.lint import UNKNOWN_RULE, Level, Remark, fails, mentions, screened
 from dslaunch.slurm.lint import lint_script
-from dslaunch.slurm.rules.names import NAMES as OF_SCRIPTS
+from dslaunch.slurm.rules import rules as script_rules
 
 KNOWN = ("fixed-port", "no-srun")
 SOURCES = Path(__file__).resolve().parents[2] / "src/dslaunch"
@@ -111,7 +111,9 @@ def test_comments_hold_in_a_config_and_in_a_script() -> None:
     assert verdict.ignored == 1
 
 
-@pytest.mark.parametrize(("directory", "names"), [("deepspeed", OF_CONFIGS), ("slurm", OF_SCRIPTS)])
+@pytest.mark.parametrize(
+    ("directory", "names"), [("deepspeed", config_rules().names), ("slurm", script_rules().names)]
+)
 def test_every_rule_is_listed_and_no_other(directory: str, names: frozenset[str]) -> None:
     """Only listed rules can be ignored."""
     trees = [

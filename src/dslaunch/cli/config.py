@@ -112,16 +112,18 @@ def lint(
 
     Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
     """
-    from dslaunch.deepspeed.rules.names import NAMES
+    from dslaunch.deepspeed.rules import rules
     from dslaunch.lint import fails
 
     wanted = form(as_json=as_json, sarif=sarif, github=github)
-    rules = ignored_rules(ignore, NAMES)
+    ignored = ignored_rules(ignore, rules().names)
     if cluster is not None and world is not None:
         raise UsageError("--world and --cluster: one of them says how many ranks there are")
     known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
     words, ranks = _words(script_args), world or known.ranks
-    around = Around(reader, version, words, ranks, tensor, pipeline, parameters, known.nodes, rules)
+    around = Around(
+        reader, version, words, ranks, tensor, pipeline, parameters, known.nodes, ignored
+    )
     found = [_remarks(file, around, fix) for file in files]
     remarks = [remark for each in found for remark in each.kept]
     show(remarks, wanted, sum(each.ignored for each in found))

@@ -189,8 +189,8 @@ class Request:
     def _scope(self, named: frozenset[str]) -> tuple[Scope, None]:
         """What is checked; without a selection also the spares, which may be needed one day."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.launch import launchers
         from dslaunch.preflight.check import Scope
+        from dslaunch.registry import LAUNCHERS
         from dslaunch.run.source import find_source, script_imports
 
         slurm, transport = self.way
@@ -201,7 +201,7 @@ class Request:
         if self.which != Selection():
             nodes = tuple(p.node for p in select(cluster, self.which).placements)
         job = options.job_on(cluster, script, (), JobOptions(launcher=launcher, fallback=""))
-        launchers.get(job.launcher)
+        LAUNCHERS.get(job.launcher)
         workdir = cluster.storage.workdir or str(Path.cwd())
         source = find_source(job, Path.cwd(), workdir) if job.program else None
         directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
@@ -222,8 +222,8 @@ class Request:
     def _again(self, saved: Path) -> tuple[Scope, Facts]:
         """Saved answers and what they are judged for: as then, or by a cluster file named now."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.launch import launchers
         from dslaunch.preflight.replay import replayed
+        from dslaunch.registry import LAUNCHERS
 
         launcher, script = self.job
         if script is not None:
@@ -240,7 +240,7 @@ class Request:
         purposes = scope.purposes | self.wanted.purposes
         scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
         if launcher is not None:
-            launchers.get(launcher)
+            LAUNCHERS.get(launcher)
             scope = replace(scope, job=replace(scope.job, launcher=launcher))
         return scope, facts
 

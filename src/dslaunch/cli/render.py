@@ -80,7 +80,7 @@ def check_format(name: str) -> None:
     from dslaunch.render import formats
 
     if not name:
-        known = ", ".join(formats.names())
+        known = ", ".join(formats.every_name())
         raise UsageError("no format given", hint=f"dslaunch render FORMAT; there are: {known}")
     if name.endswith(FILE_ENDINGS):
         raise UsageError(
@@ -146,7 +146,7 @@ def _says(text: str, value: str) -> bool:
 def _format_list() -> str:
     from dslaunch.render import formats
 
-    rows = [(name, formats.get(name).summary) for name in formats.names()]
+    rows = [(name, formats.get(name).summary) for name in formats.every_name()]
     return ui.table(rows, ui.width())
 
 

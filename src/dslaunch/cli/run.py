@@ -212,12 +212,12 @@ def _fitting(patience: Patience, asked: options.Asked) -> Patience:
 
 def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:
     """How often to restart where the command line does not say it."""
-    from dslaunch.launch.launchers.elastic import default_restarts
-    from dslaunch.run.launch import ELASTIC
+    from dslaunch.registry import LAUNCHERS
 
-    if given is not None:
-        return given
-    return default_restarts(len(allocation.placements), least) if job.launcher == ELASTIC else 0
+    if given is not None or least is None:
+        return given or 0
+    launcher = LAUNCHERS.get(job.launcher)
+    return launcher.default_restarts(len(allocation.placements), least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class End:
 
 def _print_plan(request: Request) -> None:
     from dslaunch.launch.assume import assume
-    from dslaunch.launch.plan import make_plan
+    from dslaunch.launch.planner import make_plan
     from dslaunch.render.dry_run import dry_run
     from dslaunch.run.launch import counted
 

@@ -59,14 +59,11 @@ def cared_for(batch: Batch, asked: Asked, care: Care, file: Path | None) -> Batc
 
 def _restarts(batch: Batch, care: Care) -> int:
     """How often the ranks are restarted within the job."""
-    from dslaunch.launch.launchers.elastic import default_restarts
-    from dslaunch.run.launch import ELASTIC
-
     given = batch.slurm.restarts if care.restarts is None else care.restarts
     if given is not None:
         return given
-    job = batch.launch.job
-    return default_restarts(_nodes(batch), job.min_nodes) if job.launcher == ELASTIC else 0
+    launch = batch.launch
+    return launch.launcher.default_restarts(_nodes(batch), launch.job.min_nodes)
 
 
 def _nodes(batch: Batch) -> int:
@@ -77,12 +74,10 @@ def _nodes(batch: Batch) -> int:
 
 def _check_plain(batch: Batch, care: Care, restarts: int) -> None:
     """Raise UsageError for what takes `dslaunch run` in the job."""
-    from dslaunch.run.launch import ELASTIC
-
     alone = {
         "--hang-timeout": care.hang_timeout is not None,
         "--no-preflight": care.no_preflight,
-        "restarts": restarts > 0 and batch.launch.job.launcher != ELASTIC,
+        "restarts": restarts > 0 and not batch.launch.launcher.elastic,
     }
     named = [name for name, given in alone.items() if given]
     if named:

@@ -49,11 +49,11 @@ def slurm_lint(
     """
     wanted = form(as_json=as_json, sarif=sarif, github=github)
     from dslaunch.lint import fails
-    from dslaunch.slurm.rules.names import NAMES
+    from dslaunch.slurm.rules import rules
 
-    rules = ignored_rules(ignore, NAMES)
+    ignored = ignored_rules(ignore, rules().names)
     _say_unchecked()
-    verdicts = [_judged(file, fix, rules) for file in files]
+    verdicts = [_judged(file, fix, ignored) for file in files]
     remarks = [remark for verdict in verdicts for remark in verdict.remarks]
     show(remarks, wanted, sum(verdict.ignored for verdict in verdicts))
     if wanted == "text":

@@ -141,15 +141,12 @@ def _print_text(judged: list[Judged]) -> None:
 
 def _names() -> Names:
     """The names that launchers and checks have, installed ones among them."""
-    from importlib.metadata import entry_points
-
     from dslaunch.cluster.rules import Names
-    from dslaunch.launch import launchers
     from dslaunch.preflight import checks
+    from dslaunch.registry import LAUNCHERS
 
-    installed = tuple(entry.name for entry in entry_points(group="dslaunch.launchers"))
     known = {name: tuple(check.limits) for name, check in checks.load().items()}
-    return Names((*launchers.names(), *installed), known)
+    return Names(LAUNCHERS.every_name(), known)
 
 
 def count(cluster: Cluster) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _message(finding: Mapping[str, Any], path: Path) -> str:
         return "is empty"
     if kind == "literal_error":
         return f"expected {_choices(finding)}, got {described(given)}" + did_you_mean(
-            str(given), re.findall(r"'(\w+)'", finding["ctx"]["expected"])
+            str(given), re.findall(r"'([\w-]+)'", finding["ctx"]["expected"])
         )
     expected = _EXPECTED.get(kind)
     if expected is None:

@@ -15,9 +15,10 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
 from dslaunch.cluster.model import MOST_SLOTS
+from dslaunch.registry import Registry
 
 MOST_PORT = 65535
 _RANGE = "`auto`, a port or a range of ports such as `29600-29610`"
@@ -45,6 +46,34 @@ class Matching:
         if re.fullmatch(self.pattern, text) is None:
             raise PydanticCustomError("words", "expected {what}", {"what": self.what})
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class NameOf:
+    """The name of a part that is built in or installed, or one of `words`."""
+
+    parts: Registry[Any]
+    words: tuple[str, ...] = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Check the text after the type's own checks."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """List the names for editors as well."""
+        described: dict[str, Any] = handler(schema)
+        return described | {"enum": list(self._known())}
+
+    def check(self, text: str) -> str:
+        """Give `text` back if it is such a name."""
+        if text in (*self.words, *self.parts.names()) or text in self._known():
+            return text
+        *names, last = (f"'{name}'" for name in self._known())
+        expected = f"{', '.join(names)} or {last}"
+        raise PydanticKnownError("literal_error", {"expected": expected})
+
+    def _known(self) -> tuple[str, ...]:
+        return (*self.words, *self.parts.every_name())
 
 
 def automatic(value: Any) -> str:

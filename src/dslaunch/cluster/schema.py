@@ -7,7 +7,7 @@ file becomes are in `model`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
@@ -18,6 +18,7 @@ from dslaunch.cluster.kinds import (
     Jump,
     Label,
     Matching,
+    NameOf,
     Port,
     PortRange,
     Section,
@@ -32,10 +33,12 @@ from dslaunch.cluster.kinds import (
 )
 from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.slurm_section import SlurmSection
+from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 TITLE = "dslaunch cluster file"
 VERBATIM = ("address", "args", "env", "host", "labels", "name", "slurm")
 """Keys for which, and below which, a plain scalar is the text that is written."""
+_LAUNCHERS = ", ".join(f"`{name}`" for name in LAUNCHERS.names())
 
 
 def _with(*keys: str) -> dict[str, Any]:
@@ -203,12 +206,12 @@ class ClusterFile(Section):
         description="The machines, in rank order. One entry may stand for many.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Literal["auto", "local", "fabric", "openssh", "srun"] = Field(
+    transport: Annotated[str, NameOf(TRANSPORTS, ("auto",))] = Field(
         "auto",
         description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
         "system's ssh), `auto` (`fabric`, or `openssh` if the SSH configuration needs it), "
         "`srun` (steps of the SLURM allocation that we are in), `local` (this "
-        "machine).",
+        "machine), or one that is installed.",
     )
     ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
     network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")
@@ -243,8 +246,7 @@ class ClusterFile(Section):
         str, Matching(r"[A-Za-z_][A-Za-z0-9_-]*", "a launcher's name such as `torchrun`")
     ] = Field(
         "torchrun",
-        description="What starts the ranks of a node: `torchrun`, `deepspeed`, `accelerate`, "
-        "`direct`, or one that is installed.",
+        description=f"What starts the ranks of a node: {_LAUNCHERS}, or one that is installed.",
     )
     slurm: SlurmSection = Field(
         default_factory=SlurmSection, description="What `dslaunch slurm` asks SLURM for."

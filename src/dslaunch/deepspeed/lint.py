@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from dslaunch.deepspeed import text as reading
-from dslaunch.deepspeed.rules import RULES
-from dslaunch.deepspeed.rules.names import NAMES
-from dslaunch.deepspeed.rules.other_file import other_file
-from dslaunch.deepspeed.rules.template import template, unreadable_template
+from dslaunch.deepspeed.other_file import other_file
+from dslaunch.deepspeed.rules import rules
 from dslaunch.deepspeed.subject import Reader, Subject
+from dslaunch.deepspeed.template import template, unreadable_template
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Mention, Remark, Screened, mentions, screened
 
@@ -29,7 +28,7 @@ def verdict(subject: Subject, ignore: Collection[str] = ()) -> Screened:
     document = subject.document
     remarks = _remarks(subject)
     said = (*mentions(document.text), *_listed(document))
-    return screened(remarks, file=document.file, known=NAMES, ignore=ignore, said=said)
+    return screened(remarks, file=document.file, known=rules().names, ignore=ignore, said=said)
 
 
 def _remarks(subject: Subject) -> Iterable[Remark]:
@@ -37,7 +36,7 @@ def _remarks(subject: Subject) -> Iterable[Remark]:
     alone = template(subject) or other_file(subject)
     if alone:
         return (alone,)
-    return dict.fromkeys(remark for rule in RULES for remark in rule(subject))
+    return dict.fromkeys(rules().remarks(subject))
 
 
 def _listed(document: reading.Document) -> Iterator[Mention]:

@@ -10,6 +10,9 @@ from typing import Any
 from dslaunch.cluster.model import Pairs
 from dslaunch.terminal import one_line
 
+WIDTH = 96
+"""Columns that a command is kept in, by continued lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Var:
@@ -114,6 +117,22 @@ def shell_line(command: Command, *, env: Pairs = (), cwd: Word | None = None) ->
     if env:
         words += ["env", *(shlex.quote(f"{name}={value}") for name, value in env)]
     return " ".join([*words, command.shell()])
+
+
+def wrapped(command: Command, together: int = 1) -> str:
+    """The command as shell words, continued on further lines where it is long.
+
+    The last words, as many as `together`, stay on one line.
+    """
+    quoted = [quote(word) for word in command.argv]
+    lines = [""]
+    for word in (*quoted[:-together], " ".join(quoted[-together:])):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and len(joined) > WIDTH:
+            lines.append(f"  {word}")
+        else:
+            lines[-1] = joined
+    return " \\\n".join(lines)
 
 
 def _part(part: str | Var) -> str | dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Pairs, Placement
-from dslaunch.launch.command import Command, Var, activated
+from dslaunch.launch.command import Command, Var
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
@@ -134,43 +134,6 @@ class Decided:
     workdir: str
     decisions: tuple[Decision, ...] = ()
     files: tuple[File, ...] = ()
-
-
-def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: str) -> Plan:
-    """Decide who runs what. Pure: no clock, no environment, no file, no network.
-
-    Raises PlanError where the launcher cannot run this allocation.
-    """
-    from dslaunch.launch import launchers
-
-    launcher = launchers.get(job.launcher)
-    world = World(allocation, decided.rendezvous, job.min_nodes)
-    launcher.check(world)
-
-    def node_plan(placement: Placement) -> NodePlan:
-        return NodePlan(
-            host=placement.node.host,
-            node_rank=placement.node_rank,
-            slots=placement.slots,
-            first_rank=placement.first_rank,
-            cwd=decided.workdir,
-            env=node_environment(placement, job, decided.rendezvous),
-            processes=tuple(
-                replace(p, command=activated(p.command, placement.node.activate))
-                for p in launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
-            ),
-            files=decided.files,
-        )
-
-    return Plan(
-        cluster=cluster,
-        launcher=job.launcher,
-        world_size=allocation.world_size,
-        rendezvous=decided.rendezvous,
-        nodes=tuple(map(node_plan, allocation.placements)),
-        secrets=tuple(s.name for s in job.secrets),
-        decisions=decided.decisions,
-    )
 
 
 def node_environment(placement: Placement, job: Job, rendezvous: Rendezvous) -> Pairs:

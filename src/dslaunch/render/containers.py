@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cluster.runtimes import complaints
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var, Word
-from dslaunch.render.node_text import wrapped
+from dslaunch.launch.command import Command, Var, Word, wrapped
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Container

@@ -44,7 +44,7 @@ def step_tasks(batch: Batch, group: Group) -> tuple[str, ...]:
     """The words by which srun starts our number of tasks where directives give the job another."""
     if "ntasks-per-node" not in batch.slurm.displaced:
         return ()
-    each = group.tasks(batch.launch.job)
+    each = group.tasks(batch.launch.launcher)
     return (f"--ntasks={group.nodes * each}", f"--ntasks-per-node={each}")
 
 
@@ -86,7 +86,7 @@ def _for_the_group(
         if name in options:
             yield name, options[name]
     yield "nodes", slurm.nodes or str(group.nodes)
-    yield "ntasks-per-node", str(group.tasks(batch.launch.job))
+    yield "ntasks-per-node", str(group.tasks(batch.launch.launcher))
     yield from _resources(batch.slurm, group, options.get("gres"))
     for name in PARTS:
         if name in options:

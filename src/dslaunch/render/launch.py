@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.plan import World, node_environment
+from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Pairs, Placement
     from dslaunch.launch.job import Job
+    from dslaunch.launch.launchers import Launcher
     from dslaunch.launch.plan import Decided
 
 
@@ -27,6 +29,11 @@ class Launch:
     def world(self) -> World:
         """What a launcher must know of the whole run."""
         return World(self.allocation, self.decided.rendezvous, self.job.min_nodes)
+
+    @property
+    def launcher(self) -> Launcher:
+        """The job's launcher. Raises UsageError if there is none of its name."""
+        return LAUNCHERS.get(self.job.launcher)
 
     @property
     def placements(self) -> tuple[Placement, ...]:

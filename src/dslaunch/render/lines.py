@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dslaunch.launch import launchers
 from dslaunch.launch.command import Word, activated, at_home, shell_line
+from dslaunch.launch.launchers import check_launcher
+from dslaunch.registry import LAUNCHERS
 from dslaunch.render.launch import Rendered
 from dslaunch.render.notes import secret_notes
 
@@ -19,26 +20,27 @@ class LauncherLines:
     """A format: the command of every node with one launcher, below a comment with its name."""
 
     launcher: str
-    summary: str
+
+    @property
+    def summary(self) -> str:
+        """One line that says what the text is for."""
+        return LAUNCHERS.get(self.launcher).lines
 
     def render(self, launch: Launch) -> Rendered:
         """Each node's line. Raises PlanError where the launcher cannot run this allocation."""
-        return _lines(launch, launchers.get(self.launcher))
-
-
-def _lines(launch: Launch, launcher: launchers.Launcher) -> Rendered:
-    world = launch.world
-    launcher.check(world)
-    lines = []
-    for placement in launch.placements:
-        env, activate = launch.environment(placement), placement.node.activate
+        world = launch.world
+        launcher = LAUNCHERS.get(self.launcher)
         cwd = directory(launch.decided.workdir)
-        lines.append(f"# {placement.node.host}")
-        lines += [
-            shell_line(activated(p.command, activate), env=(*env, *p.env), cwd=cwd)
-            for p in launcher.processes(placement, world, launch.job)
-        ]
-    return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))
+        check_launcher(self.launcher, world)
+        lines = []
+        for placement in launch.placements:
+            env, activate = launch.environment(placement), placement.node.activate
+            lines.append(f"# {placement.node.host}")
+            lines += [
+                shell_line(activated(p.command, activate), env=(*env, *p.env), cwd=cwd)
+                for p in launcher.processes(placement, world, launch.job)
+            ]
+        return Rendered("".join(f"{line}\n" for line in lines), secret_notes(launch))
 
 
 def directory(path: str) -> Word:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var, exports
+from dslaunch.launch.command import Command, Var, exports, wrapped
 from dslaunch.render import attendance, supervised
 from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
 from dslaunch.render.containers import Entry, container_notes, entry
 from dslaunch.render.directives import PARTS, directives, step_tasks
 from dslaunch.render.job_verdict import verdict_lines
-from dslaunch.render.node_text import STEPS, Group, Notice, Seat, node_text, wrapped
+from dslaunch.render.node_text import Group, Notice, Seat, node_text
 from dslaunch.render.templates import render
 from dslaunch.terminal import one_line
 
@@ -83,9 +83,9 @@ def notes(batch: Batch) -> Iterator[str]:
     """What a person should know and the script does not say."""
     slurm, job = batch.slurm, batch.launch.job
     options = dict(slurm.options)
-    if job.launcher == "direct" and "cpus_per_task" in options:
+    if batch.launch.launcher.task_per_rank and "cpus_per_task" in options:
         cpus = "1 CPU" if options["cpus_per_task"] == "1" else f"{options['cpus_per_task']} CPUs"
-        yield f"with `direct` every rank is a task: each gets {cpus}"
+        yield f"with `{job.launcher}` every rank is a task: each gets {cpus}"
     if slurm.exclusive == "false" and "cpus_per_task" not in options:
         yield "SLURM gives a task one CPU where `slurm.cpus_per_task` does not say more"
     asks_for_parts = bool(set(PARTS) & options.keys())
@@ -119,15 +119,15 @@ def _few(placement: Placement) -> bool:
 
 def check(batch: Batch, groups: tuple[Group, ...]) -> None:
     """Raise PlanError for what cannot be."""
-    launcher = batch.launch.job.launcher
-    if launcher not in STEPS:
-        known = ", ".join(STEPS)
-        raise PlanError(f"launcher `{launcher}` is not known to SLURM jobs", hint=f"use: {known}")
+    name, launcher = batch.launch.job.launcher, batch.launch.launcher
+    if batch.supervised is None and not launcher.has_slurm_command:
+        raise PlanError(
+            f"launcher `{name}` cannot be started by SLURM alone", hint="submit with --supervised"
+        )
     kinds = " and ".join(f"{g.nodes} x {g.slots}" for g in groups)
     if len(groups) > 1:
-        alone = {"accelerate": "needs as many GPUs on every node"}
-        if launcher in alone:
-            raise PlanError(f"launcher `{launcher}` {alone[launcher]}, not {kinds}")
+        if not launcher.uneven_slots:
+            raise PlanError(f"launcher `{name}` needs as many GPUs on every node, not {kinds}")
         if batch.slurm.nodes is not None:
             raise PlanError(f"`slurm.nodes` does not say of which kind: there are {kinds}")
         if "array" in dict(batch.slurm.options):
@@ -177,7 +177,7 @@ def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
     seats = [Seat(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
     texts = [node_text(seat, notice) for seat in seats]
     functions = attendance.ON_NODES.strip("\n")
-    task = "rank" if batch.launch.job.launcher == "direct" else "node"
+    task = "rank" if batch.launch.launcher.task_per_rank else "node"
     if len(texts) == 1:
         text = f"{functions}\n\n{texts[0]}"
         yield _part(f"on_each_{task}", f"Every {task} runs this", attendance.DECLARED, text)
@@ -235,7 +235,7 @@ def _step(batch: Batch, groups: tuple[Group, ...], parts: list[Part]) -> str:
     cpus = dict(batch.slurm.options).get("cpus_per_task")
     common += [f"--cpus-per-task={cpus}"] if cpus else []
     # one launcher for each node is no MPI program, whatever the site's MpiDefault prepares
-    common += ["--mpi=none"] if batch.launch.job.launcher != "direct" else []
+    common += [] if batch.launch.launcher.task_per_rank else ["--mpi=none"]
     common += [word for word in batch.slurm.srun if word.startswith("--")]
     components = []
     run = [part for part in parts if part.name != "on_all"]

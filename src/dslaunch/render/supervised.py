@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import PlanError
-from dslaunch.launch.command import Command, Var, Word, at_home, quote
+from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
 from dslaunch.launch.program import kind_flag
 from dslaunch.render.batch import Batch, grouped, signal_name
 from dslaunch.render.lines import directory
-from dslaunch.render.node_text import wrapped
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job

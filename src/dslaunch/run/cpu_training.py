@@ -26,6 +26,7 @@ from dslaunch.deepspeed.resume import is_on, options
 from dslaunch.launch.devices import has_accelerator
 from dslaunch.launch.plan import Decision
 from dslaunch.pysource.values import Call, read_module
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.source import program_text
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
     from dslaunch.launch.facts import Facts
     from dslaunch.launch.job import Job
-
-VARIABLE = "ACCELERATE_USE_CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +53,18 @@ def for_accelerate(
     allocation: Allocation, job: Job, facts: Facts, cwd: Path
 ) -> tuple[Job, tuple[Decision, ...]]:
     """Give the job what Accelerate needs where no node has an accelerator, and say so."""
-    if job.launcher != "accelerate" or any(map(has_accelerator, facts.nodes)):
+    variable = LAUNCHERS.get(job.launcher).cpu_variable
+    if not variable or any(map(has_accelerator, facts.nodes)):
         return job, ()
     given = dict((*job.env, *job.overrides))
     own = [dict(placement.node.env) for placement in allocation.placements]
-    if VARIABLE in given or any(VARIABLE in env for env in own):
+    if variable in given or any(variable in env for env in own):
         return job, ()
     training = read_training(job, cwd)
     if training.trainer_deepspeed:
-        return job, (_not_set(training),)
+        return job, (_not_set(training, variable),)
     why = "without it each rank trains alone on nodes without accelerators"
-    decisions = [Decision("environment", f"{VARIABLE}=true", why)]
+    decisions = [Decision("environment", f"{variable}=true", why)]
     if training.plugin:
         decisions.append(
             Decision(
@@ -74,13 +74,13 @@ def for_accelerate(
                 "the Trainer with --use_cpu",
             )
         )
-    return replace(job, env=(*job.env, (VARIABLE, "true"))), tuple(decisions)
+    return replace(job, env=(*job.env, (variable, "true"))), tuple(decisions)
 
 
-def _not_set(training: Training) -> Decision:
+def _not_set(training: Training, variable: str) -> Decision:
     if training.use_cpu:
         return Decision(
-            "environment", f"{VARIABLE} not set", "with it the Trainer ignores its DeepSpeed config"
+            "environment", f"{variable} not set", "with it the Trainer ignores its DeepSpeed config"
         )
     return Decision(
         "Trainer",

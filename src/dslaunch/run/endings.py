@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dslaunch.protocol.messages import Evidence
-from dslaunch.run.known_endings import KNOWN, Known
+from dslaunch.run.known_endings import Known, known_endings
 
 _LIKELY: dict[int, str] = {
     signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
@@ -98,7 +98,7 @@ def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosi
 def _known(block: Sequence[str]) -> Diagnosis | None:
     """Return what the first of the known endings says that fits a line of the block."""
     usual = [line for line in block if not _MILD.search(line)]
-    for known in KNOWN:
+    for known in known_endings():
         for line in block if known.any_level else usual:
             if match := re.search(known.pattern, line):
                 return _told(known, match)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dslaunch.run.known_endings import NODE_FAULTS
+from dslaunch.run.known_endings import is_node_fault
 
 if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
@@ -28,7 +28,7 @@ def faulty_nodes(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
             continue
         lost = cause.kind == "lost"
         repeated = host == before
-        if lost or outcome.ending in NODE_FAULTS or repeated:
+        if lost or is_node_fault(outcome.ending) or repeated:
             found.append(host)
         before = host
     return tuple(dict.fromkeys(found))

@@ -21,6 +21,7 @@ from dslaunch.preflight.check import Check, Finding, Scope
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.source import script_imports
@@ -39,8 +40,6 @@ OWN = ("code.files", "fs.shared", "gpu.count", "host.names", "host.unique")
 """Checks of its tier that a run leaves out: it finds these out, and gets them right, by itself."""
 SOFTER = (("shm.size", "warn"),)
 """What stops no run: many trainings need no shared memory."""
-BY_CLOCK = ("elastic",)
-"""Launchers that clocks which differ break; with the others only logs are hard to compare."""
 
 
 class Gate:
@@ -55,7 +54,9 @@ class Gate:
         cwd: Path,
     ) -> None:
         cluster = inquiry.cluster
-        softer = SOFTER if job.launcher in BY_CLOCK else (*SOFTER, ("clock.skew", "warn"))
+        # clocks that differ make logs hard to compare, and break some launchers
+        by_clock = LAUNCHERS.get(job.launcher).compares_clocks
+        softer = SOFTER if by_clock else (*SOFTER, ("clock.skew", "warn"))
         severity = (*softer, *cluster.preflight.severity)
         cluster = replace(cluster, preflight=replace(cluster.preflight, severity=severity))
         self.scope = Scope(

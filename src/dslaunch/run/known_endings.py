@@ -14,7 +14,14 @@ text that it was made from, which is recorded with its source in tests/unit/run/
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+
+from dslaunch.errors import PluginError
+from dslaunch.registry import ENDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +41,10 @@ class Known:
     """A victim that had waited for another rank until a time ran out."""
     any_level: bool = False
     """Also counts in lines that their program calls information or a warning."""
+    node_fault: bool = False
+    """A fault of the node's hardware or driver, whatever the job is."""
 
 
-NODE_FAULTS = frozenset({"ecc", "gpu-lost", "driver-mismatch", "fabric-manager"})
-"""Codes of endings that are a fault of the node's hardware or driver, whatever the job is."""
 _LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network before"
 
 
@@ -119,13 +126,13 @@ _DEVICES = (
     Known("ecc", r"uncorrectable ECC error|CUDA_ERROR_ECC_UNCORRECTABLE",
           "a GPU's memory has an uncorrectable (ECC) error: hardware",
           "drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dslaunch preflight` on it",
-          "jade-hpc-gpu.github.io#194, NVIDIA Xid 48, 94, 95"),
+          "jade-hpc-gpu.github.io#194, NVIDIA Xid 48, 94, 95", node_fault=True),
     Known("gpu-lost",
           r"GPU (?:has fallen off the bus|is lost)|Unable to determine the device handle for GPU"
           r"|CUDA error: (?:unknown error|device not ready|the launch failed because of hardware)",
           "a GPU is gone from the bus or does not answer: hardware or driver",
           "see `dmesg | grep Xid` there, drain the node and reset or reboot it",
-          "rwth-i6/returnn#1486, NVIDIA Xid 79"),
+          "rwth-i6/returnn#1486, NVIDIA Xid 79", node_fault=True),
     Known("xid", r"NVRM: Xid \([^)]{1,60}\): (\d{1,4})", "the driver reported Xid {0} for a GPU",
           "look the number up in NVIDIA's Xid catalog; `dslaunch preflight` checks the GPU",
           "NVIDIA, GPU deployment guide, Xid errors", any_level=True),
@@ -152,11 +159,11 @@ _DEVICES = (
           r"display driver|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
           "kernel module and libraries of the NVIDIA driver differ",
           "reboot the node or reload the driver: it was updated underneath",
-          "NVIDIA driver README"),
+          "NVIDIA driver README", node_fault=True),
     Known("fabric-manager", r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|Error 802:",
           "NVSwitch is not ready: the fabric manager does not run",
           "start nvidia-fabricmanager of exactly the driver's version on that node",
-          "NVIDIA Fabric Manager user guide"),
+          "NVIDIA Fabric Manager user guide", node_fault=True),
     Known("cpu-only-torch",
           r"Torch not compiled with CUDA enabled|Distributed package doesn't have NCCL"
           r"|Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) "
@@ -612,7 +619,7 @@ _GENERAL = (
        "a launcher passes on that its rank failed", "torch elastic; accelerate launch"),
 )  # fmt: skip
 
-KNOWN = (
+BUILT_IN = (
     *_MEMORY,
     *_SCHEDULER,
     *_DEVICES,
@@ -626,4 +633,34 @@ KNOWN = (
     *_VICTIMS,
     *_GENERAL,
 )
-"""All of them, special ones first."""
+"""All that are built in, special ones first."""
+
+
+@cache
+def known_endings() -> tuple[Known, ...]:
+    """Return all known endings, those of plugins first: they know their program better.
+
+    A broken plugin must not hide why a run failed: it is left out, with a warning in the log.
+    """
+    try:
+        return (*_installed(), *BUILT_IN)
+    except PluginError as error:
+        logging.getLogger(__name__).warning("%s", error)
+        return BUILT_IN
+
+
+def _installed() -> Iterator[Known]:
+    """Yield the endings of plugins that can be used. Raises PluginError."""
+    for name, known in ENDINGS.installed(taken={known.code for known in BUILT_IN}).items():
+        with ENDINGS.blamed(name):
+            if known.code != name:
+                raise ValueError(f"its code is `{known.code}`")
+            re.compile(known.pattern)
+            known.what.format("", "")
+            known.advice.format("", "")
+        yield known
+
+
+def is_node_fault(code: str | None) -> bool:
+    """Whether an ending of this code is a fault of the node's hardware or driver."""
+    return any(known.node_fault for known in known_endings() if known.code == code)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 from dslaunch import transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.launch import launchers
 from dslaunch.launch.job import Job
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
     from dslaunch.transport.base import Connection
     from dslaunch.transport.ssh.choice import Choice
-
-ELASTIC = "elastic"
-"""The launcher whose ranks may fail, and nodes leave, without the run's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +86,15 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
     way. A detached run is only started.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
-    if request.detached and request.restarts and request.job.launcher != ELASTIC:
+    again = request.detached and request.restarts
+    if again and not LAUNCHERS.get(request.job.launcher).elastic:
         raise UsageError(
             "--detach and --restarts exclude each other: nobody is there to start it again",
             hint="run it without --detach in tmux or the like",
         )
     secrets = read_secrets(request.job.secrets, request.environ)
     # an impossible request is refused before any node is spoken to
-    launchers.require(request.job.launcher)
+    LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)
     with Interrupts(request.notice) as interrupts:
         whole = Whole(request, show, interrupts, secrets)
@@ -129,12 +127,16 @@ class Whole:
         self.run = new_run_id(request.job)
         self.record: Record | None = None
         self.allocation = request.allocation
-        self.elastic = request.job.launcher == ELASTIC
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
         self.outcomes: list[Outcome] = []
         """How the attempts before ended."""
         self._show = show
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the launcher restarts ranks by itself, and goes on without nodes that leave."""
+        return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
     def screen(self) -> Announcer:

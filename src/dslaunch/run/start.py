@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dslaunch.launch import launchers
 from dslaunch.launch.facts import facts_to_json
-from dslaunch.launch.plan import Decision, World, make_plan
+from dslaunch.launch.plan import Decision
+from dslaunch.launch.planner import make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.run.detach import control, detach
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
@@ -58,8 +58,6 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     if gate:
         decided = gate.passed(decided, interrupts, shipping=bool(shipments))
     decided = replace(decided, decisions=(*_way(whole), *decided.decisions, *warnings(errors)))
-    world = World(allocation, decided.rendezvous, job.min_nodes)
-    launchers.get(job.launcher).check(world)
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
     record = whole.recorded(plan, count)
     record.write(numbered("plan", count), to_json(plan))

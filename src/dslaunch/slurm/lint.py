@@ -7,20 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from dslaunch.lint import Remark, in_order, mended, mentions, screened
+from dslaunch.slurm.good_practice import GOOD_PRACTICE
 from dslaunch.slurm.launches import read_launches
-from dslaunch.slurm.rules import counts, directives, ends, master, ranks, right, steps, syntax
-from dslaunch.slurm.rules.names import NAMES
+from dslaunch.slurm.rules import rules
+from dslaunch.slurm.rules.syntax import refused
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.syntax import Refusal
 
-RULES = (
-    *directives.RULES,
-    *ranks.RULES,
-    *master.RULES,
-    *counts.RULES,
-    *steps.RULES,
-    *ends.RULES,
-)
 ROUNDS = 5
 """How often a mended text is looked at again: mending one thing can show another."""
 
@@ -47,13 +40,13 @@ def lint_script(
     as seen from where it is submitted; `refusal` is why bash does not take it. Left out are the
     rules of `ignore` and those that comments in the script name."""
     reading = read_launches(Script(text, file, directory_exists))
-    remarks = [remark for rule in RULES for remark in rule(reading)]
+    remarks = list(rules().remarks(reading))
     if refusal is not None:
-        remarks += syntax.refused(reading, refusal)
-    remarks = _once([*remarks, *syntax.unread(reading)])
-    good = _once(remark for rule in right.RULES for remark in rule(reading))
+        remarks += refused(reading, refusal)
+    remarks = _once(remarks)
+    good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
     said = mentions(text)
-    found = screened(remarks, file=file, known=NAMES, ignore=ignore, said=said)
+    found = screened(remarks, file=file, known=rules().names, ignore=ignore, said=said)
     return Verdict(found.kept, in_order(good), found.ignored)
 
 

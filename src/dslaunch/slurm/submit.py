@@ -32,9 +32,9 @@ def layout_of(batch: Batch) -> Layout:
     from dslaunch.render.batch import grouped
 
     groups = tuple((group.nodes, group.slots) for group in grouped(batch))
-    launcher = batch.launch.job.launcher
+    launcher = batch.launch.launcher
     supervised = batch.supervised is not None
-    return Layout(groups, launcher == "direct", launcher == "elastic", supervised)
+    return Layout(groups, launcher.task_per_rank, launcher.elastic, supervised)
 
 
 def submit(

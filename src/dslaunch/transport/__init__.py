@@ -1,31 +1,19 @@
 """How a node is reached. The only place that opens connections.
 
-`choose` decides between the two that speak SSH. One file per transport; a module that is not
-private holds `make(cluster)`, which gives an object of the shape of `base.Transport`. Third
-parties add theirs by an entry point of the group `dslaunch.transports`, which is read only when a
-name is not built in.
+`choose` decides between the two that speak SSH. A transport is a function `make(cluster)` that
+gives an object of the shape of `base.Transport`; `registry.TRANSPORTS` knows them by name.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import pkgutil
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import UsageError
+from dslaunch.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.transport.base import Transport
     from dslaunch.transport.ssh.choice import Choice
-
-_SHARED = ("base", "classify", "login", "pool", "process", "program", "retry", "ssh")
-
-
-def names() -> tuple[str, ...]:
-    """The transports that are built in."""
-    return tuple(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SHARED)
 
 
 def get(name: str, cluster: Cluster) -> Transport:
@@ -45,14 +33,6 @@ def choose(name: str, cluster: Cluster) -> Choice:
 
 def make(name: str, cluster: Cluster) -> Transport:
     """Give the transport that is chosen. Raises UsageError when none has that name."""
-    if name in names():
-        built_in: Transport = importlib.import_module(f"{__name__}.{name}").make(cluster)
-        return built_in
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="dslaunch.transports", name=name):
-        found: Transport = entry.load()(cluster)
-        return found
-    close = difflib.get_close_matches(name, names(), 1)
-    hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(names())}"
-    raise UsageError(f"no transport is named `{name}`", hint=hint)
+    make_transport = TRANSPORTS.get(name)
+    with TRANSPORTS.blamed(name):
+        return make_transport(cluster)

@@ -159,7 +159,7 @@ NODE = "{host: a, slots: 1}"
         ),
         (
             ONE + "transport: fabrik",
-            "2:1: transport: expected `auto`, `local`, `fabric`, "
+            "2:1: transport: expected `auto`, `fabric`, `local`, "
             "`openssh` or `srun`, got 'fabrik', did you mean `fabric`?",
         ),
         (ONE + "ssh:", "2:1: ssh: expected a mapping, got nothing"),

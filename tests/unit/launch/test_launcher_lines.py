@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.cluster.model import Allocation, Node
+from dslaunch.cluster.model import Allocation, Node, Placement
 from dslaunch.errors import PlanError, UsageError
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.job import Job, Kind
 from dslaunch.launch.plan import Process, Rendezvous, World
 from dslaunch.launch.program import positional, without_macros
+from dslaunch.registry import LAUNCHERS
 
 ARGUMENT = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"])
@@ -38,7 +39,7 @@ def world(*slots: tuple[int, ...], rendezvous: Rendezvous = RENDEZVOUS) -> World
 def started(
     launcher: str, job: Job, of: World, node: int = 0, logs: Var | None = None
 ) -> tuple[Process, ...]:
-    return launchers.get(launcher).processes(of.allocation.placements[node], of, job, logs=logs)
+    return LAUNCHERS.get(launcher).processes(of.allocation.placements[node], of, job, logs=logs)
 
 
 def argv(launcher: str, job: Job, of: World, node: int = 0) -> tuple[Word, ...]:
@@ -75,14 +76,14 @@ def test_an_ipv6_address_stands_without_brackets(launcher: str, option: str) -> 
     assert option in argv(launcher, Job("train.py"), world((0, 1), (0, 1), rendezvous=meet))
 
 
-@pytest.mark.parametrize("name", launchers.names())
+@pytest.mark.parametrize("name", LAUNCHERS.names())
 def test_the_nodes_own_interpreter_runs_the_job(name: str) -> None:
     node = Node("gpu01", (0, 1), python="~/venv/bin/python")
     own = World(Allocation.of([(node, (0, 1))]), RENDEZVOUS)
     assert argv(name, Job("train.py"), own)[0] == (Var("HOME"), "/venv/bin/python")
 
 
-@pytest.mark.parametrize("name", launchers.names())
+@pytest.mark.parametrize("name", LAUNCHERS.names())
 def test_a_script_that_is_called_like_an_option_is_given_as_a_path(name: str) -> None:
     words = argv(name, Job("--train.py"), TWO_BY_TWO)
     assert "./--train.py" in words
@@ -117,15 +118,15 @@ def test_deepspeed_is_told_every_slot_of_every_node_in_rank_order() -> None:
 
 
 def test_deepspeed_refuses_a_world_whose_map_is_longer_than_an_argument_may_be() -> None:
-    launchers.get("deepspeed").check(world(*[tuple(range(8))] * 1000))
+    LAUNCHERS.get("deepspeed").check(world(*[tuple(range(8))] * 1000))
     with pytest.raises(PlanError, match="131071") as caught:
-        launchers.get("deepspeed").check(world(*[tuple(range(8))] * 4000))
+        LAUNCHERS.get("deepspeed").check(world(*[tuple(range(8))] * 4000))
     assert "torchrun" in str(caught.value.hint)
 
 
 def test_accelerate_refuses_nodes_that_differ_in_slots() -> None:
     with pytest.raises(PlanError, match="gpu01 has 2 slots and gpu02 1 slot") as caught:
-        launchers.get("accelerate").check(world((0, 1), (3,)))
+        launchers.check_launcher("accelerate", world((0, 1), (3,)))
     assert "torchrun" in str(caught.value.hint)
 
 
@@ -208,7 +209,7 @@ def test_no_variable_of_the_user_moves_a_rank() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(args=ARGUMENTS, name=st.sampled_from(launchers.names()))
+@given(args=ARGUMENTS, name=st.sampled_from(LAUNCHERS.names()))
 def test_a_posix_shell_starts_the_launcher_with_the_very_words(
     args: tuple[str, ...], name: str
 ) -> None:
@@ -245,16 +246,16 @@ def test_argparse_hands_all_arguments_on(program: str, kind: Kind, args: tuple[s
 
 def test_a_misspelt_launcher_gets_the_right_name() -> None:
     with pytest.raises(UsageError) as caught:
-        launchers.get("torchrn")
+        LAUNCHERS.get("torchrn")
     assert caught.value.hint == "did you mean `torchrun`?"
 
 
-@pytest.mark.parametrize("name", launchers.names())
+@pytest.mark.parametrize("name", LAUNCHERS.names())
 def test_every_launcher_says_in_one_line_when_to_choose_it(name: str) -> None:
-    assert 20 < len(launchers.get(name).summary) < 100
+    assert 20 < len(LAUNCHERS.get(name).summary) < 100
 
 
-@pytest.mark.parametrize("name", launchers.names())
+@pytest.mark.parametrize("name", LAUNCHERS.names())
 def test_a_launcher_says_which_module_it_starts_on_a_node(name: str) -> None:
     words = argv(name, Job("train.py"), TWO_BY_TWO)
     named = [word for before, word in itertools.pairwise(words) if before == "-m"]
@@ -262,8 +263,31 @@ def test_a_launcher_says_which_module_it_starts_on_a_node(name: str) -> None:
     assert bool(named) == bool(launchers.modules_of(name))
 
 
-@pytest.mark.parametrize("name", launchers.names())
+@pytest.mark.parametrize("name", LAUNCHERS.names())
 def test_only_a_command_that_no_launcher_starts_needs_no_python(name: str) -> None:
     assert launchers.starts_python(Job("train.py", launcher=name))
     command = Job("./train.sh", kind="command", launcher=name)
     assert launchers.starts_python(command) == (name != "direct")
+
+
+@pytest.mark.parametrize("name", LAUNCHERS.names())
+def test_a_launcher_that_restarts_by_itself_is_the_one_that_says_how_often(name: str) -> None:
+    launcher = LAUNCHERS.get(name)
+    assert launcher.has_slurm_command
+    assert bool(launcher.default_restarts(4, 2)) == launcher.elastic
+    assert launcher.default_restarts(4, None) == 0
+
+
+def test_a_launcher_states_little_and_is_complete() -> None:
+    class Least(launchers.Launcher):
+        summary = "starts nothing"
+
+        def processes(
+            self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+        ) -> tuple[Process, ...]:
+            return ()
+
+    least = Least()
+    least.check(world((0, 1), (0,)))
+    assert least.packages == ("torch",)
+    assert (least.has_slurm_command, least.elastic, least.uneven_slots) == (False, False, True)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dslaunch.cluster.model import Allocation, Node
-from dslaunch.launch import launchers
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Rendezvous, make_plan, node_environment
+from dslaunch.launch.plan import Decided, Rendezvous, node_environment
+from dslaunch.launch.planner import make_plan
+from dslaunch.registry import LAUNCHERS
 
 THERE = Rendezvous("10.0.0.1", 29500, (("n", "eth0"),))
 
@@ -52,7 +53,7 @@ class Counted(tuple[Any, ...]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("launcher", launchers.names())
+@pytest.mark.parametrize("launcher", LAUNCHERS.names())
 def test_no_node_of_a_plan_has_all_the_others_gone_through(launcher: str) -> None:
     nodes = [Node(f"n{i}", (0, 1)) for i in range(100)]
     allocation = Allocation.of([(node, node.slots) for node in nodes])

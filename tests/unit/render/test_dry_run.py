@@ -7,7 +7,8 @@ import subprocess
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Decision, File, Plan, Rendezvous, make_plan
+from dslaunch.launch.plan import Decided, Decision, File, Plan, Rendezvous
+from dslaunch.launch.planner import make_plan
 from dslaunch.render.dry_run import dry_run
 
 

@@ -9,7 +9,9 @@ import pytest
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.facts import Accelerators, Facts, NodeFacts, PortFact
 from dslaunch.launch.job import Job
-from dslaunch.run.cpu_training import VARIABLE, for_accelerate
+from dslaunch.run.cpu_training import for_accelerate
+
+VARIABLE = "ACCELERATE_USE_CPU"
 
 PLAIN = NodeFacts(host="n1", machine="m", home="/")
 PLACES = Allocation.of([(Node("n1", (0, 1)), (0, 1))])

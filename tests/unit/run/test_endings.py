@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dslaunch.protocol.messages import Evidence
 from dslaunch.run.endings import describe, diagnose, error_message, last_exception
-from dslaunch.run.known_endings import KNOWN
+from dslaunch.run.known_endings import BUILT_IN
 
 RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
 CAUSES = [(each["line"], each["what"], each["advice"]) for each in RECORDED["cause"]]
@@ -42,9 +42,9 @@ def test_a_recorded_text_is_known_by_its_code(code: str) -> None:
 
 
 def test_every_known_ending_has_a_code_a_source_and_a_recorded_text() -> None:
-    assert len({known.code for known in KNOWN}) == len(KNOWN) == len(TEXTS)
-    assert {known.code for known in KNOWN} == set(TEXTS)
-    assert all(known.source for known in KNOWN)
+    assert len({known.code for known in BUILT_IN}) == len(BUILT_IN) == len(TEXTS)
+    assert {known.code for known in BUILT_IN} == set(TEXTS)
+    assert all(known.source for known in BUILT_IN)
     assert all(each["source"] for each in TEXTS.values())
 
 

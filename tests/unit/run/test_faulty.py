@@ -6,8 +6,8 @@ import pytest
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.select import Selection, select
-from dslaunch.launch.launchers.elastic import default_restarts
 from dslaunch.launch.replacement import enough_without
+from dslaunch.registry import LAUNCHERS
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.outcome import Outcome
@@ -53,4 +53,4 @@ def test_a_faulty_node_is_left_out_only_where_enough_are_left() -> None:
 def test_an_elastic_run_may_restart_for_each_node_that_it_can_lose(
     nodes: int, least: int | None, restarts: int
 ) -> None:
-    assert default_restarts(nodes, least) == restarts
+    assert LAUNCHERS.get("elastic").default_restarts(nodes, least) == restarts

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Allocation, Slurm
 from dslaunch.cluster.select import Selection, select
-from dslaunch.errors import ConfigError, PlanError
+from dslaunch.errors import ConfigError, PlanError, UsageError
 from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import RUN_DIRECTORY, File
+from dslaunch.registry import LAUNCHERS
 from dslaunch.render.batch import Batch, Origin, grouped
 from dslaunch.render.directives import directives
 from dslaunch.render.launch import Launch
-from dslaunch.render.node_text import STEPS
 from dslaunch.render.sbatch import notes, sbatch
 
 SRUN = """#!/bin/bash
@@ -176,7 +176,7 @@ def test_the_script_is_as_long_for_many_nodes_as_for_two() -> None:
     assert abs(len(many) - len(two)) < 20
 
 
-@pytest.mark.parametrize("launcher", STEPS)
+@pytest.mark.parametrize("launcher", LAUNCHERS.names())
 def test_a_secret_is_not_in_the_script(launcher: str) -> None:
     from dslaunch.cluster.model import SecretSource
 
@@ -271,7 +271,6 @@ def test_types_of_gpus_are_components_of_a_heterogeneous_job() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (batch("mine"), "launcher `mine` is not known"),
         (batch("accelerate", "{host: a, slots: 2}, {host: b, slots: 1}"), "not 1 x 2 and 1 x 1"),
         (
             batch(nodes="{host: a, slots: 1}, {host: b, slots: 1, python: /p}"),
@@ -290,6 +289,11 @@ def test_types_of_gpus_are_components_of_a_heterogeneous_job() -> None:
 def test_what_cannot_be_is_refused(made: Batch, words: str) -> None:
     with pytest.raises(PlanError, match=words):
         sbatch(made)
+
+
+def test_a_launcher_that_nobody_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="no launcher is named `mine`"):
+        sbatch(batch("mine"))
 
 
 def test_a_template_of_the_users_is_filled_with_the_same_values(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.unit.transport.fake import Answer, FakeTransport
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node, SecretSource
 from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.registry import TRANSPORTS
 from dslaunch.run.boot import Agent, boot_text
 from dslaunch.run.session import LostError, Session
 from dslaunch.transport import program
@@ -97,7 +98,7 @@ def test_programs_on_nodes_do_not_inherit_the_clusters_secrets(
 
 
 def test_every_built_in_transport_can_be_had() -> None:
-    assert transport.names() == ("fabric", "local", "openssh", "srun")
+    assert TRANSPORTS.names() == ("fabric", "local", "openssh", "srun")
     for name in ("fabric", "local", "openssh", "srun"):
         transport.get(name, Cluster("c", (NODE,))).close()
 

@@ -1,35 +1,22 @@
-"""The rules of the lint, a module for each subject. A rule takes a Subject and gives Remarks."""
+"""The rules of the lint of DeepSpeed configs, a module for each subject.
 
-from collections.abc import Callable, Iterator
+A rule takes a `Subject` and yields remarks. A module lists its functions in `RULES`, and in `NAMES`
+the rules that they report; a name is stable over releases, since people ignore rules by it.
+"""
 
-from dslaunch.deepspeed.rules import (
-    activations,
-    auto,
-    batches,
-    checkpoint,
-    cluster,
-    deprecated,
-    hf,
-    keys,
-    optimizer,
-    precision,
-    syntax,
-    types,
-    zero,
-)
+from __future__ import annotations
+
+from functools import cache
+
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.lint import Remark
+from dslaunch.lint.rules import Rules, rules_of
+from dslaunch.registry import CONFIG_RULES
 
-MODULES = (
-    syntax, keys, types, deprecated, auto, batches, zero, precision, activations, optimizer,
-    checkpoint, hf, cluster,
-)  # fmt: skip
-RULES: tuple[Callable[[Subject], Iterator[Remark]], ...] = tuple(
-    rule for module in MODULES for rule in module.RULES
-)
-STOPS = frozenset({
-    "unknown-key", "removed-key", "wrong-type", "wrong-value", "old-and-new", "wrong-batch",
-    "batch", "batch-missing", "partial-offload", "sum-reduction", "grad-norm", "both-precisions",
-    "loss-scale", "master-weights", "duplicate-key", "missing-key", "no-object", "auto-batch",
-})  # fmt: skip
-"""The rules at whose remarks DeepSpeed stops when it reads the config; at others it goes on."""
+ALONE = ("syntax", "template", "other-file")
+"""Rules that `deepspeed.lint` applies before all others; what they report is reported alone."""
+
+
+@cache
+def rules() -> Rules[Subject]:
+    """Return all rules, those of plugins too. Raises PluginError."""
+    return rules_of("deepspeed/rules", CONFIG_RULES, more_names=ALONE)

@@ -46,4 +46,5 @@ def contiguous(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+NAMES = ("contiguous-activations", "hf-activation-checkpointing")
 RULES = (trainer, contiguous)

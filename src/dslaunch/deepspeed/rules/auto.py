@@ -12,7 +12,7 @@ from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
 from dslaunch.deepspeed.text import Path
 from dslaunch.lint import Remark
 
-NAMES = {"hf": "the Trainer", "accelerate": "accelerate", "native": "DeepSpeed"}
+READERS = {"hf": "the Trainer", "accelerate": "accelerate", "native": "DeepSpeed"}
 SOURCES = {
     "hf": "transformers 5.23, integrations/deepspeed.py; accelerate 1.15, utils/dataclasses.py",
     "accelerate": "accelerate 1.15, utils/dataclasses.py, `fill_match`",
@@ -69,7 +69,7 @@ def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
 
 
 def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
-    message = f"{NAMES[subject.reader]} does not fill in `auto` here and stops with a ValueError"
+    message = f"{READERS[subject.reader]} does not fill in `auto` here and stops with a ValueError"
     fix = f"write a value; the default is {_shown(key)}" if not _own(key) else (
         "take it out: `auto` is DeepSpeed's default here"
     )  # fmt: skip
@@ -97,4 +97,5 @@ def stage(subject: Subject) -> Iterator[Remark]:
     )  # fmt: skip
 
 
+NAMES = ("auto-batch", "auto-stage", "auto-unresolved", "misspelt-auto")
 RULES = (auto, stage)

@@ -157,4 +157,13 @@ def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
         )
 
 
+NAMES = (
+    "batch",
+    "batch-autotp",
+    "batch-fraction",
+    "batch-missing",
+    "batch-world",
+    "unchecked-type",
+    "wrong-batch",
+)
 RULES = (sizes,)

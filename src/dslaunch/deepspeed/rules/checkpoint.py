@@ -55,4 +55,5 @@ def always_on(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+NAMES = ("datastates", "local-elastic", "local-model-parallel", "local-universal", "local-writer")
 RULES = (node_local, always_on)

@@ -172,4 +172,13 @@ def _hosts(nodes: list[NodeHardware]) -> str:
     return fold([node.host for node in nodes])
 
 
+NAMES = (
+    "cpu-memory",
+    "hpz",
+    "no-bf16",
+    "no-tf32",
+    "nvme-directory",
+    "pcie-stage3",
+    "quantised-groups",
+)
 RULES = (bf16, tf32, pcie, nvme, memory, groups)

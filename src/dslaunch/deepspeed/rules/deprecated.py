@@ -99,4 +99,5 @@ def switch(subject: Subject) -> Iterator[Remark]:
         yield subject.remark("wrong-value", "error", ZERO, message, fix, source, edits)
 
 
+NAMES = ("deprecated-key", "ignored-key", "old-and-new", "wrong-value")
 RULES = (deprecated, spelt_twice, switch)

@@ -225,4 +225,14 @@ def inference(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+NAMES = (
+    "hf-inference",
+    "hf-mismatch",
+    "hf-node-local",
+    "hf-optimizer-offload",
+    "hf-precision",
+    "hf-scheduler",
+    "hf-text",
+    "no-zero",
+)
 RULES = (matching, in_quotes, stage_in_quotes, schedulers, section, saving, inference)

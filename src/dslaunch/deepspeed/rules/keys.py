@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dslaunch.deepspeed import schema
-from dslaunch.deepspeed.rules import foreign
+from dslaunch.deepspeed import foreign, schema
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path, path_text
@@ -255,4 +254,5 @@ def _same_words(name: str, other: str) -> bool:
     )
 
 
+NAMES = ("gpt-neox", "ignored-key", "removed-key", "unknown-key")
 RULES = (unknown,)

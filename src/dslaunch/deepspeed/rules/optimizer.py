@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dslaunch.deepspeed.rules import foreign
+from dslaunch.deepspeed import foreign
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.rules.types import shown
 from dslaunch.deepspeed.subject import Subject
@@ -327,4 +327,19 @@ def _warm_up(subject: Subject, params: dict[str, Any]) -> Iterator[Remark]:
         yield subject.remark("warmup-steps", "warning", path, message, None, SCHEDULES)
 
 
+NAMES = (
+    "lamb-scale",
+    "max-grad-norm",
+    "missing-parameter",
+    "muon-scatter",
+    "no-params",
+    "no-type",
+    "one-bit-zero",
+    "optimizer",
+    "plateau",
+    "scheduler",
+    "unknown-parameter",
+    "untested-optimizer",
+    "warmup-steps",
+)
 RULES = (optimizer, scheduler)

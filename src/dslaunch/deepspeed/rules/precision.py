@@ -123,6 +123,15 @@ def parameters(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+NAMES = (
+    "bf16-accumulation",
+    "bf16-model",
+    "bf16-reduction",
+    "both-precisions",
+    "loss-scale",
+    "master-weights",
+    "param-dtype",
+)
 RULES = (
     parameters, both, dynamic_scale, master_weights, reduced_in_bf16, accumulated_in_bf16,
     pretrained,

@@ -68,4 +68,5 @@ def top(subject: Subject) -> Iterator[Remark]:
         )
 
 
+NAMES = ("duplicate-key", "no-object", "not-json")
 RULES = (loose, twice, top)

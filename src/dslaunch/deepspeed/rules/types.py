@@ -204,4 +204,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+NAMES = (
+    "coerced-value",
+    "missing-key",
+    "unchecked-choice",
+    "unchecked-type",
+    "wrong-type",
+    "wrong-value",
+)
 RULES = (types,)

@@ -158,4 +158,19 @@ def pipeline(subject: Subject) -> Iterator[Remark]:
         )  # fmt: skip
 
 
+NAMES = (
+    "elastic-checkpoint",
+    "grad-norm",
+    "legacy-stage1",
+    "not-gathered",
+    "nvme-path",
+    "nvme-stage",
+    "offload-stage",
+    "partial-offload",
+    "pipeline-stage",
+    "predivide",
+    "prescale",
+    "stage3-key",
+    "sum-reduction",
+)
 RULES = (pipeline, offload, ratio, gathered, stage3_keys, reduction, norm)

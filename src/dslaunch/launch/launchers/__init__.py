@@ -1,59 +1,110 @@
-"""How the ranks of one node start. One file per launcher; the directory is the registry.
-
-A module here that is not private holds one object `LAUNCHER` of the shape of `Launcher`.
-Third parties add theirs by an entry point of the group `dslaunch.launchers`, which is read
-only when a name is not built in.
-"""
+"""How the ranks of one node start. One file per launcher, with an object `LAUNCHER`;
+`registry.LAUNCHERS` knows them by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-from dslaunch.registry import Registry
+from dslaunch.errors import PlanError
+from dslaunch.plural import counted
+from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.command import Var
     from dslaunch.launch.job import Job
     from dslaunch.launch.plan import Process, World
+    from dslaunch.launch.slurm_step import SlurmStep, StepCommand
 
 
-class Launcher(Protocol):
-    """How the ranks of one node start. Pure."""
+class Launcher(ABC):
+    """How the ranks of one node start, and what this way of starting them can do. Pure.
 
-    @property
-    def summary(self) -> str:
-        """One line that says what it does and when to choose it."""
+    The class attributes are the launcher's capabilities; code asks for them, never for a name.
+    """
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The Python modules that a node must have to start it, as dotted names."""
+    summary: str
+    """One line that says what it does and when to choose it."""
+    modules: tuple[str, ...] = ()
+    """The Python modules that a node must have to start it, as dotted names."""
+    lines: str = ""
+    """The summary of the render format with its command lines; empty: there is no such format."""
+    elastic: bool = False
+    """It restarts ranks by itself, goes on without nodes that leave, and gives out ranks anew."""
+    uneven_slots: bool = True
+    """Nodes may have different numbers of slots."""
+    compares_clocks: bool = False
+    """Its rendezvous drops nodes whose clocks differ."""
+    uses_host_name: bool = False
+    """Its first node finds out by its own name that it is the master."""
+    task_per_rank: bool = False
+    """In a SLURM job every rank is a task; else a task is the launcher of a node."""
+    cpu_variable: str = ""
+    """The variable that must be `true` for its ranks to join each other on nodes without GPUs."""
 
-    def check(self, world: World) -> None:
+    def check(self, world: World) -> None:  # noqa: B027 - most launchers can run any world
         """Raise PlanError if this launcher cannot run `world`, saying which node and why."""
 
+    @abstractmethod
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
-        """The commands that start the node's ranks.
+        """Return the commands that start the node's ranks.
 
         With `logs`, the node's directory of pipes, a launcher starts `program.piped` as each
         rank, which gives the rank its own pipes. Without, the line is one to type by hand.
         """
 
+    def slurm_command(self, step: SlurmStep) -> StepCommand:
+        """Return what each task of a SLURM step runs. A launcher without it cannot be used in a
+        job that dslaunch does not supervise."""
+        raise NotImplementedError
 
-_LAUNCHERS: Registry[Launcher] = Registry(
-    __name__, __path__, "LAUNCHER", "dslaunch.launchers", "launcher"
-)
-names = _LAUNCHERS.names
-get = _LAUNCHERS.get
-require = _LAUNCHERS.require
+    @property
+    def has_slurm_command(self) -> bool:
+        """Whether `slurm_command` is implemented."""
+        return type(self).slurm_command is not Launcher.slurm_command
+
+    def default_restarts(self, nodes: int, min_nodes: int | None) -> int:
+        """Return how often it restarts ranks by itself where nobody says it."""
+        return 0
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of `modules`; without any, torch's: the ranks use it."""
+        found = dict.fromkeys(module.partition(".")[0] for module in self.modules)
+        return tuple(found) or ("torch",)
+
+
+def check_launcher(name: str, world: World) -> None:
+    """Raise PlanError if the launcher of that name cannot run `world`."""
+    launcher = LAUNCHERS.get(name)
+    if not launcher.uneven_slots:
+        _check_even(name, world)
+    launcher.check(world)
+
+
+def _check_even(name: str, world: World) -> None:
+    first, *others = world.allocation.placements
+    for other in others:
+        if len(other.slots) != len(first.slots):
+            able = [f"`{n}`" for n in LAUNCHERS.names() if LAUNCHERS.get(n).uneven_slots]
+            raise PlanError(
+                f"launcher `{name}` starts equally many ranks on every node, but "
+                f"{first.node.host} has {_slots(first)} and {other.node.host} {_slots(other)}",
+                hint=f"choose the launcher {', '.join(able[:-1])} or {able[-1]}, or select "
+                "equally many slots on every node",
+            )
+
+
+def _slots(placement: Placement) -> str:
+    return counted(len(placement.slots), "slot")
 
 
 def modules_of(name: str) -> tuple[str, ...]:
-    """The Python modules that a launcher starts with; one of a third party may not say."""
-    found: tuple[str, ...] = getattr(get(name), "modules", ())
-    return found
+    """Return the Python modules that the launcher of that name starts with."""
+    return LAUNCHERS.get(name).modules
 
 
 def starts_python(job: Job) -> bool:

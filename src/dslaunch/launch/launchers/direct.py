@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.command import Command, Var
+from dslaunch.launch.command import Command, Var, Word, wrapped
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers import Launcher
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import python_command
+from dslaunch.launch.slurm_step import LOCAL_RANK, NODE_RANK, RANK, SlurmStep, StepCommand, joined
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Pairs, Placement
+    from dslaunch.cluster.model import Node, Pairs, Placement
     from dslaunch.launch.job import Job
 
 
-class Direct:
+class Direct(Launcher):
     """One process per rank, with the variables that torchrun would set.
 
     TORCHELASTIC_USE_AGENT_STORE is not among them: there is no agent with a store, and rank 0
@@ -22,21 +24,36 @@ class Direct:
     """
 
     summary = "every rank started by dslaunch itself; the fastest start"
-    modules: tuple[str, ...] = ()
-
-    def check(self, world: World) -> None:
-        """Nothing to refuse: nodes may differ in slots."""
+    task_per_rank = True
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
     ) -> tuple[Process, ...]:
         """One process per slot; their output is read from them, so `logs` is not used."""
         command = Command(python_command(interpreter(placement.node), job))
-        given = {name for name, _ in (*job.env, *placement.node.env, *job.overrides)}
-        defaults = tuple(d for d in _defaults(placement) if d[0] not in given)
+        defaults = _defaults(job, placement.node, len(placement.slots))
         return tuple(
             Process(command, (*rank_environment(placement, world, local_rank), *defaults), rank)
             for local_rank, rank in enumerate(placement.ranks)
+        )
+
+    def slurm_command(self, step: SlurmStep) -> StepCommand:
+        """The rank itself."""
+        variables: tuple[tuple[str, Word], ...] = (
+            ("RANK", (RANK,)),
+            ("LOCAL_RANK", (LOCAL_RANK,)),
+            ("WORLD_SIZE", step.tasks),
+            ("LOCAL_WORLD_SIZE", str(step.slots)),
+            ("GROUP_RANK", (NODE_RANK,)),
+            ("NODE_RANK", (NODE_RANK,)),
+            ("GROUP_WORLD_SIZE", step.nodes),
+        )
+        settings = [joined(f"{name}=", word) for name, word in variables]
+        defaults = _defaults(step.job, step.node, step.slots)
+        lines = [f'export {name}="${{{name}:-{value}}}"' for name, value in defaults]
+        return StepCommand(
+            command=Command(python_command(step.python, step.job)),
+            before=(wrapped(Command(("export", *settings))), *lines),
         )
 
 
@@ -67,10 +84,12 @@ def rank_environment(placement: Placement, world: World, local_rank: int) -> Pai
     return tuple((name, str(value)) for name, value in pairs)
 
 
-def _defaults(placement: Placement) -> Pairs:
+def _defaults(job: Job, node: Node, slots: int) -> Pairs:
     """What torch sets only if nobody else does (2.13, the same file and distributed/run.py)."""
-    threads = (("OMP_NUM_THREADS", "1"),) if len(placement.slots) > 1 else ()
-    return (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), *threads)
+    given = {name for name, _ in (*job.env, *node.env, *job.overrides)}
+    threads = (("OMP_NUM_THREADS", "1"),) if slots > 1 else ()
+    defaults = (("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"), *threads)
+    return tuple((name, value) for name, value in defaults if name not in given)
 
 
 LAUNCHER = Direct()

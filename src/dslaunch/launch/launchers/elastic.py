@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers import Launcher
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, torch_positional
+from dslaunch.launch.slurm_step import (
+    MASTER_ADDRESS,
+    MASTER_PORT,
+    SlurmStep,
+    StepCommand,
+    joined,
+    teed,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
@@ -27,13 +36,7 @@ RESTARTS_PER_NODE = 2
 those that meet before the node is given up (seen with torch 2.13)."""
 
 
-def default_restarts(nodes: int, min_nodes: int | None) -> int:
-    """How often torch's agents restart the ranks where nobody says it: as often as it takes to go
-    on without the nodes that may be lost. With none, the first lost node would be the end."""
-    return RESTARTS_PER_NODE * max(nodes - min_nodes, 0) if min_nodes else 0
-
-
-class Elastic:
+class Elastic(Launcher):
     """`python -m torch.distributed.run --nnodes=MIN:MAX --rdzv-backend=c10d` on every node.
 
     Which node holds the store is said outright, and each node's own address too: torch guesses
@@ -44,6 +47,10 @@ class Elastic:
 
     summary = "torchrun with c10d rendezvous; goes on without nodes that leave (--min-nodes)"
     modules = ("torch.distributed.run",)
+    lines = "one `torchrun` line per node for a run that goes on without some"
+    elastic = True
+    compares_clocks = True
+    uses_host_name = True
 
     def check(self, world: World) -> None:
         """Raise PlanError where more nodes are demanded than there are."""
@@ -82,6 +89,36 @@ class Elastic:
                 env=(OWN_STORE,),
             ),
         )
+
+    def slurm_command(self, step: SlurmStep) -> StepCommand:
+        """The one agent of a node; which node holds the store is said outright (pytorch #73656)."""
+        before = (
+            'is_host=false; [ "$SLURM_NODEID" != 0 ] || is_host=true',
+            "attempt=${SLURM_RESTART_COUNT:-0}",
+            # ranks are given anew at each rendezvous
+            "export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='[${role_name}${rank}]:'",
+            f"export {'='.join(OWN_STORE)}",
+        )
+        least = f"{step.min_nodes}:" if step.min_nodes else ""
+        words = (
+            *(step.python, "-u", "-m", "torch.distributed.run"),
+            joined("--nnodes=", least, step.nodes),
+            f"--nproc-per-node={step.slots}",
+            f"--max-restarts={step.job.restarts}",
+            "--rdzv-backend=c10d",
+            # what is left of an earlier attempt must not join (pytorch/examples' fixed id 101)
+            joined("--rdzv-id=", Var("SLURM_JOB_ID"), "-", Var("attempt")),
+            joined("--rdzv-endpoint=", MASTER_ADDRESS, ":", MASTER_PORT),
+            joined("--rdzv-conf=is_host=", Var("is_host")),
+            joined("--local-addr=", Var("SLURMD_NODENAME"), step.suffix),
+            *teed(step.job),
+        )
+        return StepCommand(Command(words), before)
+
+    def default_restarts(self, nodes: int, min_nodes: int | None) -> int:
+        """As often as it takes to go on without the nodes that may be lost. With none, the first
+        lost node would be the end."""
+        return RESTARTS_PER_NODE * max(nodes - min_nodes, 0) if min_nodes else 0
 
 
 LAUNCHER = Elastic()

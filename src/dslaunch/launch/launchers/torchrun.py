@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
+from dslaunch.launch.launchers import Launcher
 from dslaunch.launch.plan import Process, World
 from dslaunch.launch.program import kind_flag, torch_positional
+from dslaunch.launch.slurm_step import (
+    MASTER_ADDRESS,
+    MASTER_PORT,
+    NODE_RANK,
+    SlurmStep,
+    StepCommand,
+    joined,
+    teed,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement
     from dslaunch.launch.job import Job
 
 
-class Torchrun:
+class Torchrun(Launcher):
     """`python -m torch.distributed.run` on every node.
 
     Static rendezvous: the node with rank 0 holds the store, so that global rank 0 runs on the
@@ -23,9 +33,7 @@ class Torchrun:
 
     summary = "one `torch.distributed.run` per node; for any script that torchrun would start"
     modules = ("torch.distributed.run",)
-
-    def check(self, world: World) -> None:
-        """Nothing to refuse: each node's agent says how many ranks it has, so they may differ."""
+    lines = "one `torchrun` line per node, to type there"
 
     def processes(
         self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
@@ -48,6 +56,23 @@ class Torchrun:
                     )
                 )
             ),
+        )
+
+    def slurm_command(self, step: SlurmStep) -> StepCommand:
+        """The one agent of a node. torch's agent writes what it tees: without `-u` that would come
+        in blocks, long after."""
+        return StepCommand(
+            Command(
+                (
+                    *(step.python, "-u", "-m", "torch.distributed.run"),
+                    joined("--nnodes=", step.nodes),
+                    f"--nproc-per-node={step.slots}",
+                    joined("--node-rank=", NODE_RANK),
+                    joined("--master-addr=", MASTER_ADDRESS),
+                    joined("--master-port=", MASTER_PORT),
+                    *teed(step.job),
+                )
+            )
         )
 
 

@@ -1,5 +1,5 @@
-"""The checks, one file each: a module that is not private holds `CHECK`. Third parties add theirs
-by an entry point of the group `dslaunch.checks`."""
+"""The checks, one file each: a module that is not private holds `CHECK`. Those of third parties are
+in `registry.CHECKS`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dslaunch.preflight.check import TIERS, Check, Tier
-
-GROUP = "dslaunch.checks"
+from dslaunch.registry import CHECKS
 
 
 def built_in() -> dict[str, Check]:
@@ -29,12 +28,8 @@ def some(names: Sequence[str]) -> dict[str, Check]:
 
 def load() -> dict[str, Check]:
     """All checks by name: the house's, and those that are installed beside."""
-    from importlib.metadata import entry_points
-
     found = built_in()
-    for entry in entry_points(group=GROUP):
-        found.setdefault(entry.name, entry.load())
-    return found
+    return found | CHECKS.installed(taken=found)
 
 
 def of_tier(checks: dict[str, Check], tier: Tier) -> dict[str, Check]:

@@ -21,6 +21,7 @@ from dslaunch.protocol import programs
 from dslaunch.protocol.programs import Installed, Module
 from dslaunch.protocol.survey import Tried
 from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.registry import LAUNCHERS
 from dslaunch.terminal import printable
 
 MUST = ("torch", "deepspeed", "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
@@ -135,7 +136,7 @@ def question(a: Answers) -> Question:
 def modules(scope: Scope) -> list[str]:
     """The modules that are looked for: those of all launchers, so that saved answers can be judged
     for each, and of torch's accelerators."""
-    every = dict.fromkeys((*launchers.names(), scope.launcher))
+    every = dict.fromkeys((*LAUNCHERS.names(), scope.launcher))
     return sorted({*MODULES, *(name for each in every for name in launchers.modules_of(each))})
 
 

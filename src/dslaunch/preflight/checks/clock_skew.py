@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.preflight.check import Check, Nodes, Verdict
-
-BY_CLOCK = ("elastic",)
-"""Launchers whose rendezvous compares the clocks of nodes."""
+from dslaunch.registry import LAUNCHERS
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
@@ -23,7 +21,8 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
 
 def _one(host: str, ahead: float, error: float, nodes: Nodes) -> Verdict:
     a = nodes[host]
-    limit = a.limits["elastic" if a.scope.launcher in BY_CLOCK else "fail"]
+    by_clock = LAUNCHERS.get(a.scope.launcher).compares_clocks
+    limit = a.limits["elastic" if by_clock else "fail"]
     off = max(0.0, abs(ahead) - error)
     if off < a.limits["warn"]:
         return Verdict("pass", f"within {a.limits['warn']:g} s of each other", hosts=(host,))

@@ -15,9 +15,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )  # fmt: skip
-
-USES_OWN_NAME = ("elastic",)
-"""Launchers whose first node finds out by its own name that it is the master."""
+from dslaunch.registry import LAUNCHERS
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -29,7 +27,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if not addresses:
         yield Verdict("warn", "its own name has no address there", "its address on the network")
     elif all(address.is_loopback for address in addresses):
-        level: Level = "fail" if a.scope.launcher in USES_OWN_NAME else "warn"
+        level: Level = "fail" if LAUNCHERS.get(a.scope.launcher).uses_host_name else "warn"
         yield Verdict(
             level,
             f"its own name is {addresses[0]} there",

@@ -1,20 +1,19 @@
-"""The texts that a launch can be rendered as. One file per format; the directory is the registry.
-
-A module here that is not private holds one object `FORMAT` of the shape of `Format`; `_` in its
-name is `-` in the format's. Third parties add theirs by an entry point of the group
-`dslaunch.formats`, which is read only when a name is not built in.
-"""
+"""The texts that a launch can be rendered as. One file per format, with an object `FORMAT` of the
+shape of `Format`, which `registry.FORMATS` knows by name; and the lines of launchers that have
+such, by the launcher's name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dslaunch.registry import Registry
+from dslaunch.registry import FORMATS, LAUNCHERS
+from dslaunch.render.lines import LauncherLines
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered
 
 
+@runtime_checkable
 class Format(Protocol):
     """One text that starts, or describes, a launch with another tool. Pure."""
 
@@ -26,9 +25,25 @@ class Format(Protocol):
         """Render the launch. Raises PlanError where this format cannot say it."""
 
 
-_FORMATS: Registry[Format] = Registry(__name__, __path__, "FORMAT", "dslaunch.formats", "format")
-names = _FORMATS.names
-get = _FORMATS.get
+def names() -> tuple[str, ...]:
+    """Return the names of the formats that are built in."""
+    return tuple(sorted((*FORMATS.names(), *filter(_has_lines, LAUNCHERS.names()))))
+
+
+def every_name() -> tuple[str, ...]:
+    """Return the names of the formats that are built in or installed."""
+    return tuple(sorted((*FORMATS.every_name(), *filter(_has_lines, LAUNCHERS.every_name()))))
+
+
+def get(name: str) -> Format:
+    """Return the format of that name. Raises UsageError if there is none."""
+    if name not in FORMATS.names() and name in LAUNCHERS.every_name() and _has_lines(name):
+        return LauncherLines(name)
+    return FORMATS.get(name)
+
+
+def _has_lines(launcher: str) -> bool:
+    return bool(LAUNCHERS.get(launcher).lines)
 
 
 def render(name: str, launch: Launch) -> Rendered:
@@ -36,4 +51,6 @@ def render(name: str, launch: Launch) -> Rendered:
 
     Raises UsageError for a name that does not exist, PlanError where the format cannot say it.
     """
-    return get(name).render(launch)
+    part = get(name)
+    with FORMATS.blamed(name):
+        return part.render(launch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.launchers import get
+from dslaunch.launch.launchers import check_launcher
 from dslaunch.render.launch import Rendered
 from dslaunch.render.templates import render
 
@@ -20,7 +20,7 @@ class AccelerateConfig:
 
     def render(self, launch: Launch) -> Rendered:
         """The file. Raises PlanError as the launcher `accelerate` does."""
-        get("accelerate").check(launch.world)
+        check_launcher("accelerate", launch.world)
         text = render(
             "accelerate.yaml.j2",
             distributed_type="MULTI_GPU" if launch.world.size > 1 else "NO",

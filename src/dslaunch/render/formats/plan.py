@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.launch.plan import make_plan
+from dslaunch.launch.planner import make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.render.launch import Rendered
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import Option
 from dslaunch.slurm.launches import Launch, Reading
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.words import Command, Expansion, Literal, Word
@@ -297,6 +297,15 @@ def _uses(reading: Reading) -> Iterator[tuple[Command, Expansion]]:
                     yield command, expansion
 
 
+NAMES = (
+    "gpus-mismatch",
+    "launcher-per-task",
+    "no-gpu-request",
+    "nodes-mismatch",
+    "not-a-number",
+    "two-gpu-requests",
+    "unset-variable",
+)
 RULES = (
     nodes_twice,
     gpus_twice,

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
 from dslaunch.slurm.launches import Reading, Step
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.script import Line, Script
 
 NEARLY = re.compile(
@@ -389,6 +389,22 @@ def shared_output(reading: Reading) -> Iterator[Remark]:
         )
 
 
+NAMES = (
+    "cut-directive",
+    "dos-line-breaks",
+    "export-list",
+    "gpus-per-task",
+    "late-directive",
+    "missing-output-directory",
+    "no-shebang",
+    "not-a-directive",
+    "not-a-number",
+    "shared-output",
+    "stray-word",
+    "template",
+    "unknown-option",
+    "variable-in-directive",
+)
 RULES = (
     refused_files,
     ignored_directives,

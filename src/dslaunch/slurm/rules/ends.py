@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Launch, Reading
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.words import Command, Word
 
@@ -268,6 +268,18 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
             )
 
 
+NAMES = (
+    "endless-wait",
+    "hidden-exit-code",
+    "lost-exit-code",
+    "no-wait",
+    "overwritten-log",
+    "signal-ends-launcher",
+    "signal-without-trap",
+    "trap-comes-late",
+    "unbounded-requeue",
+    "wait-forgets",
+)
 RULES = (
     hidden_exit_codes,
     lost_exit_codes,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Launch, Reading
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell import inner_commands, read
@@ -334,6 +334,18 @@ def aliases(reading: Reading) -> Iterator[Remark]:
             )
 
 
+NAMES = (
+    "broken-pipe",
+    "fixed-port",
+    "fixed-rendezvous-id",
+    "hostname-address",
+    "launch-node-address",
+    "local-master",
+    "localhost-fallback",
+    "node-list-as-name",
+    "port-per-node",
+    "rendezvous-alias",
+)
 RULES = (
     fallbacks,
     local_masters,

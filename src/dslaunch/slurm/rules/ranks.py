@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Level, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.launches import SHELLS, Launch, Reading, Step
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
@@ -223,4 +223,11 @@ def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
             )
 
 
+NAMES = (
+    "cuda-visible-devices",
+    "early-rank",
+    "ignored-node-rank",
+    "not-exported",
+    "unexpanded-rank",
+)
 RULES = (early_ranks, late_ranks, not_exported, visible_devices, ignored_node_rank)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Launch, Reading, Step
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell import read
 from dslaunch.slurm.words import Expansion, Word
@@ -272,6 +272,17 @@ def old_launchers(reading: Reading) -> Iterator[Remark]:
             )
 
 
+NAMES = (
+    "abbreviated-option",
+    "deepspeed-under-srun",
+    "no-kill-on-bad-exit",
+    "no-meeting-place",
+    "no-node-rank",
+    "no-srun",
+    "old-launcher",
+    "split-list",
+    "srun-cpus",
+)
 RULES = (
     first_node_only,
     deepspeed_by_ssh,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.lint import Remark
+from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Reading
-from dslaunch.slurm.rules import sources
 from dslaunch.slurm.rules.directives import PLACEHOLDER
 from dslaunch.slurm.syntax import Refusal
 
@@ -49,3 +49,7 @@ def unread(reading: Reading) -> Iterator[Remark]:
             fix="write the launch commands without so many variables in each other",
             source=sources.LIMITS,
         )
+
+
+NAMES = ("not-read-whole", "syntax-error")
+RULES = (unread,)

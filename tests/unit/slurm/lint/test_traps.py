@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dslaunch.slurm.launches import read_launches
-from dslaunch.slurm.lint import RULES, fixed, lint_script
+from dslaunch.slurm.lint import fixed, lint_script
+from dslaunch.slurm.rules import rules
 from dslaunch.slurm.script import Script
 
 HERE = Path(__file__).parent
@@ -65,6 +66,8 @@ def test_our_own_scripts_are_good() -> None:
 
 def test_every_rule_has_a_trap() -> None:
     readings = [read_launches(Script(read(path), path.name, no_directory)) for path in TRAPS]
-    silent = [rule.__name__ for rule in RULES if not any(any(rule(one)) for one in readings)]
-    assert silent == []
+    silent = [
+        rule.__name__ for rule in rules().functions if not any(any(rule(one)) for one in readings)
+    ]
+    assert silent == ["unread"], "the one rule that takes a script too large to be recorded"
     assert (len(TRAPS) >= 40, len(GOOD) >= 15) == (True, True)

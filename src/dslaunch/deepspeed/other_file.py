@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dslaunch.deepspeed.rules import foreign, keys
+from dslaunch.deepspeed import foreign
+from dslaunch.deepspeed.rules import keys
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 

@@ -55,4 +55,4 @@ def numbers_once(reading: Reading) -> Iterator[Remark]:
                 yield reading.script.remark("right", "info", expansion.place, message)
 
 
-RULES = (ranks_on_nodes, first_node, one_launcher, numbers_once)
+GOOD_PRACTICE = (ranks_on_nodes, first_node, one_launcher, numbers_once)

@@ -1,0 +1,1 @@
+"""One of each part that dslaunch can be extended with."""

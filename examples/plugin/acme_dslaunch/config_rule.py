@@ -1,0 +1,25 @@
+"""A rule of `dslaunch config lint`. Its name is the entry point's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dslaunch.deepspeed.subject import Subject
+    from dslaunch.lint import Remark
+
+
+def wall_clock(subject: Subject) -> Iterator[Remark]:
+    """Timers wait for the GPU in every step."""
+    if subject.on("wall_clock_breakdown"):
+        yield subject.remark(
+            rule="acme-wall-clock",
+            level="warning",
+            path="wall_clock_breakdown",
+            message="it waits for the GPU several times in each step",
+            fix="set it to false outside of measurements",
+            source="Acme's handbook, training",
+            edits=subject.rewrite(("wall_clock_breakdown",), False),
+        )

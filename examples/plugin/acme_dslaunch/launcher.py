@@ -1,0 +1,43 @@
+"""A launcher: ranks that leave the CPU to others, for machines that are shared with users."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import Command
+from dslaunch.launch.launchers.direct import Direct
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Placement
+    from dslaunch.launch.command import Var
+    from dslaunch.launch.job import Job
+    from dslaunch.launch.plan import Process, World
+    from dslaunch.launch.slurm_step import SlurmStep, StepCommand
+
+
+class Nice(Direct):
+    """Like `direct`, which this class takes its capabilities from, with `nice` before each rank."""
+
+    summary = "every rank started by dslaunch itself, with a low priority"
+    lines = "one line per rank, to type there"
+
+    def processes(
+        self, placement: Placement, world: World, job: Job, *, logs: Var | None = None
+    ) -> tuple[Process, ...]:
+        """One process per slot."""
+        ranks = super().processes(placement, world, job, logs=logs)
+        return tuple(replace(rank, command=nice(rank.command)) for rank in ranks)
+
+    def slurm_command(self, step: SlurmStep) -> StepCommand:
+        """The rank itself."""
+        rank = super().slurm_command(step)
+        return replace(rank, command=nice(rank.command))
+
+
+def nice(command: Command) -> Command:
+    """Return the command, started with a low priority."""
+    return Command(("nice", "-n", "10", *command.argv))
+
+
+LAUNCHER = Nice()

@@ -1,0 +1,75 @@
+"""A transport: nodes that are pods of Kubernetes, reached by `kubectl exec`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from dslaunch.errors import NodeError, NodeFailure, ToolMissingError
+from dslaunch.transport.process import ProcessChannel, inherited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dslaunch.cluster.model import Cluster, Node
+
+
+class PodConnection:
+    """A pod that answered."""
+
+    def __init__(self, pod: str, environ: Mapping[str, str]) -> None:
+        self._pod, self._environ = pod, environ
+
+    def start(self, line: str) -> ProcessChannel:
+        """Run a POSIX shell line in the pod."""
+        return ProcessChannel(kubectl(self._pod, line), env=self._environ)
+
+    def close(self) -> None:
+        """Nothing is held: each program has a connection of its own."""
+
+
+class KubectlTransport:
+    """A node's `host` is the name of a pod in the current namespace."""
+
+    def __init__(self, timeout: float, environ: Mapping[str, str]) -> None:
+        self._timeout, self._environ = timeout, environ
+
+    def connect(self, node: Node) -> PodConnection:
+        """Ask the pod for a sign of life. Raises NodeError."""
+        try:
+            subprocess.run(
+                kubectl(node.host, "true"),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=self._timeout,
+                check=True,
+                env=self._environ,
+            )
+        except FileNotFoundError:
+            raise ToolMissingError("kubectl is not there", hint="install kubectl") from None
+        except subprocess.CalledProcessError as error:
+            raise unreachable(node, error.stderr.strip()) from None
+        except subprocess.TimeoutExpired:
+            raise unreachable(node, f"no answer within {self._timeout:g} s") from None
+        return PodConnection(node.host, self._environ)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def kubectl(pod: str, line: str) -> list[str]:
+    """Return the command that runs a shell line in a pod."""
+    return ["kubectl", "exec", "--stdin", pod, "--", "/bin/sh", "-c", line]
+
+
+def unreachable(node: Node, why: str) -> NodeError:
+    """Return the error for a pod that cannot be used."""
+    hint = f"kubectl describe pod {node.host}"
+    return NodeError((NodeFailure(node.host, "unreachable", why, hint),))
+
+
+def make(cluster: Cluster) -> KubectlTransport:
+    """Return the transport for a cluster. Secrets of the cluster file stay out of programs."""
+    return KubectlTransport(cluster.ssh.connect_timeout, inherited(os.environ, cluster))

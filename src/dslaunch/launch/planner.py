@@ -1,0 +1,53 @@
+"""From an allocation, a job and what was decided to the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dslaunch.launch.command import activated
+from dslaunch.launch.launchers import check_launcher
+from dslaunch.launch.plan import LOG_DIRECTORY, NodePlan, Plan, World, node_environment
+from dslaunch.registry import LAUNCHERS
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Allocation, Placement
+    from dslaunch.launch.job import Job
+    from dslaunch.launch.plan import Decided
+
+
+def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: str) -> Plan:
+    """Decide who runs what. Pure: no clock, no environment, no file, no network.
+
+    Raises PlanError where the launcher cannot run this allocation.
+    """
+    launcher = LAUNCHERS.get(job.launcher)
+    world = World(allocation, decided.rendezvous, job.min_nodes)
+
+    def node_plan(placement: Placement) -> NodePlan:
+        processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
+        return NodePlan(
+            host=placement.node.host,
+            node_rank=placement.node_rank,
+            slots=placement.slots,
+            first_rank=placement.first_rank,
+            cwd=decided.workdir,
+            env=node_environment(placement, job, decided.rendezvous),
+            processes=tuple(
+                replace(p, command=activated(p.command, placement.node.activate)) for p in processes
+            ),
+            files=decided.files,
+        )
+
+    with LAUNCHERS.blamed(job.launcher):
+        check_launcher(job.launcher, world)
+        nodes = tuple(map(node_plan, allocation.placements))
+    return Plan(
+        cluster=cluster,
+        launcher=job.launcher,
+        world_size=allocation.world_size,
+        rendezvous=decided.rendezvous,
+        nodes=nodes,
+        secrets=tuple(s.name for s in job.secrets),
+        decisions=decided.decisions,
+    )
