@@ -3,6 +3,8 @@ judged elsewhere, so that a recorded answer can be judged again."""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import os
 import sys
 import time
@@ -63,44 +65,13 @@ def _umask() -> int:
 def _read(patterns: List[str]) -> Dict[str, str]:
     """Texts of files in /proc and /sys, `*` allowed; what is not there is left out."""
     found = {}
-    for pattern in patterns:
-        for path in _matching(pattern):
-            try:
-                with open(path, "rb") as file:
-                    found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
-            except OSError:
-                continue
+    for path in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
+        try:
+            with open(path, "rb") as file:
+                found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
+        except OSError:
+            continue
     return found
-
-
-def _matching(pattern: str) -> List[str]:
-    """The paths that an absolute pattern means; without a `*` it is one, there or not."""
-    found = [""]
-    for place in pattern[1:].split("/"):
-        found = [f"{folder}/{name}" for folder in found for name in _named(folder, place)]
-    return found
-
-
-def _named(folder: str, place: str) -> List[str]:
-    if "*" not in place:
-        return [place]
-    return sorted(name for name in _entries(folder or "/") if fits(name, place))
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name is one that a pattern means; `*` stands for anything. `glob` and `fnmatch`
-    would import `re`, which takes a node longer than to answer."""
-    start, *parts = pattern.split("*")
-    if not parts:
-        return name == pattern
-    if not name.startswith(start):
-        return False
-    rest = name[len(start) :]
-    for part in parts[:-1]:
-        _, found, rest = rest.partition(part) if part else ("", "*", rest)
-        if not found:
-            return False
-    return rest.endswith(parts[-1])
 
 
 def _limits(names: List[str]) -> Dict[str, List[int]]:
@@ -115,7 +86,7 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if any(fits(name, pattern) for pattern in patterns)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
 
 
@@ -262,7 +233,7 @@ def _list(argument: Answer) -> List[Answer]:
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
         for name in names:
-            if not fits(name, argument["names"]):
+            if not fnmatch.fnmatchcase(name, argument["names"]):
                 continue
             try:
                 status = os.lstat(os.path.join(directory, name))
