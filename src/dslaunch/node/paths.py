@@ -18,6 +18,16 @@ WHOLE = -1
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def home() -> str:
+    """The user's home directory."""
+    return os.path.expanduser("~")
+
+
+def absolute(path: str) -> str:
+    """A path as this node means it: `~` and relative paths start at the user's home."""
+    return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
+
+
 def program(name: str, search: Optional[str] = None) -> Optional[str]:
     """Where a program is, by default on the session's PATH."""
     return shutil.which(name, path=search or os.environ.get("PATH") or SYSTEM)

@@ -45,10 +45,11 @@ def main(arguments: Dict[str, Any]) -> None:
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
+    hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
     with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
-        _write(out, mark + _line({"hello": questions.identity()}))
+        _write(out, mark + _line({"hello": hello}))
         for line in sys.stdin.buffer:
             if not line.endswith(b"\n"):
                 break  # whoever asked was killed in the middle of it
@@ -87,13 +88,8 @@ def answered(question: Answer) -> Answer:
     argument = question["argument"]
     if question.get("text"):
         argument = {**argument, "text": question["text"]}
-    try:
-        value = questions.KINDS[question["kind"]](argument)
-    except OSError as error:
-        return {"error": error.strerror or str(error)}
-    except Exception as error:  # noqa: BLE001 - no question may take the others with it
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"value": value, "seconds": round(time.monotonic() - began, 4)}
+    answer = questions.answered(lambda: questions.KINDS[question["kind"]](argument))
+    return {**answer, "seconds": round(time.monotonic() - began, 4)}
 
 
 def _line(value: Any) -> bytes:
