@@ -41,7 +41,7 @@ def main(lie: str) -> None:
         flood(WHOLE[lie].replace(b"MARK", mark))
     send(mark, {"hello": [] if lie == "greeting" else HELLO})
     for line in sys.stdin.buffer:
-        request = ast.literal_eval(line.decode())
+        request = json.loads(line)
         if "questions" in request:
             send(mark, {"answers": ANSWERS[lie](request["questions"])})
         else:

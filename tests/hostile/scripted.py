@@ -42,7 +42,7 @@ class ScriptedNode:
             self._mark = str(ast.literal_eval(found[1].decode())["mark"]).encode()
             self._send("hello", self._own("hello"))
             return
-        request = ast.literal_eval(data.decode())
+        request = json.loads(data)
         if "clock" in request:
             told = self._own("clock")
             self._send("clock", time.time() if told is None else told)

@@ -58,7 +58,7 @@ DIGEST = "0" * 64
 RANKS = range(4)
 HELLO_MESSAGE: dict[str, Any] = {
     "event": "hello", "time": 1.7e9, "run": "r", "started": False, "last": 0, "hostname": "h",
-    "machine": "boot net:[1]", "python": "3.11.7", "home": "/home/me",
+    "boot": "boot", "network": "net:[1]", "home": "/home/me",
 }  # fmt: skip
 EVENTS: list[dict[str, Any]] = [
     {"event": "started", "rank": 2, "pid": 1234, "time": 1.7e9},
@@ -102,12 +102,15 @@ def honest_answer(name: str, argument: Any) -> Any:
         "accelerators": lambda _: {"amd": {"devices": 8, "bus": 8}},
         "resolve": lambda names: {name: ["10.0.0.1"] for name in names},
         "interpreter": lambda _: "/usr/bin/python3",
-        "nonce_write": lambda a: {p: {"path": f"/home/me/{p}", "error": None} for p in a["paths"]},
-        "nonce_read": lambda a: {p: list(a["names"]) for p in a["paths"]},
-        "nonce_remove": lambda _: None,
-        "files": lambda _: {"train.py": None},
+        "directories": lambda asked: {
+            p: {"path": f"/home/me/{p}", "made": False, "error": None} for p in asked
+        },
+        "mark": lambda a: dict.fromkeys(a["paths"]),
+        "marks": lambda a: {p: list(a["names"]) for p in a["paths"]},
+        "unmark": lambda _: None,
+        "digests": lambda a: dict.fromkeys(a["paths"]),
         "listen": lambda a: {"port": a["ports"][0], "taken": []},
-        "dial": lambda a: {x: {"local": "10.0.0.1", "error": None} for x in a["addresses"]},
+        "dial": lambda a: {x: {"local": "10.0.0.1"} for x in a["targets"]},
         "runs": lambda _: [RUN],
         "clean": lambda _: {"killed": [17], "removed": ["1122-1-train-ab"]},
         "journal": lambda a: {"data": "aGVsbG8=", "size": 5},
@@ -176,9 +179,10 @@ def sessions_of(changed: tuple[str, Mutation], bad_first: bool) -> list[Session]
 QUESTIONS = {
     "interfaces": None, "gpus": None, "accelerators": None, "resolve": ["good"],
     "interpreter": "python3",
-    "nonce_write": {"paths": ["work"]}, "nonce_read": {"paths": ["work"], "names": ["m-0", "m-1"]},
-    "files": {"digests": {"train.py": DIGEST}}, "listen": {"ports": [20000, 20037]},
-    "dial": {"addresses": ["10.0.0.1", "127.0.0.1"]},
+    "directories": ["work"], "mark": {"paths": ["work"]},
+    "marks": {"paths": ["work"], "names": ["m-0", "m-1"]},
+    "digests": {"paths": ["train.py"]}, "listen": {"ports": [20000, 20037]},
+    "dial": {"targets": {"10.0.0.1": ["10.0.0.1", 20000], "127.0.0.1": ["127.0.0.1", 20000]}},
 }  # fmt: skip
 
 
@@ -307,7 +311,7 @@ def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:
 
 
 def test_questions_of_all_kinds_are_among_those_that_are_tried() -> None:
-    tried = {*QUESTIONS, "runs", "clean", "journal", "nonce_remove"}
+    tried = {*QUESTIONS, "runs", "clean", "journal", "unmark"}
     from dslaunch.protocol import queries
 
     named = {value.name for value in vars(queries).values() if isinstance(value, queries.Query)}

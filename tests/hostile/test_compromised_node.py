@@ -56,8 +56,8 @@ def test_a_node_that_asks_for_another_file_is_sent_nothing(hostile: Make, path: 
     cluster = hostile(f"""
         def tamper(message):
             value = message.get("value")
-            if isinstance(value, dict) and "files" in value:
-                value["files"]["value"]["{path}"] = None
+            if isinstance(value, dict) and "digests" in value:
+                value["digests"]["value"]["{path}"] = None
             return message
     """)
     (cluster.home / "secret").write_text("the user's secret")
@@ -70,9 +70,9 @@ def test_a_node_that_asks_for_an_absolute_path_of_the_user_is_sent_nothing(hosti
     cluster = hostile("""
         def tamper(message):
             value = message.get("value")
-            if isinstance(value, dict) and "files" in value:
+            if isinstance(value, dict) and "digests" in value:
                 home = __file__.rpartition("/bad/")[0]
-                value["files"]["value"] = {"train.py": None, home + "/secret": None}
+                value["digests"]["value"] = {"train.py": None, home + "/secret": None}
             return message
     """)
     (cluster.home / "secret").write_text("the user's secret")
@@ -87,7 +87,8 @@ LIES = {
                                 '"loopback": False, "up": True}]'),
     "an interface with a newline": ("interfaces", '[{"name": "a\\nb", "address": "10.0.0.1", '
                                     '"loopback": False, "up": True}]'),
-    "another directory": ("nonce_write", '{"/etc": {"path": "/etc", "error": None}}'),
+    "another directory": ("directories",
+                          '{"/etc": {"path": "/etc", "made": False, "error": None}}'),
     "GPUs that are no number": ("gpus", '"eight"'),
     "names that were not asked for": ("resolve", '{"other": ["10.0.0.1"]}'),
     "a list": ("interpreter", "[]"),

@@ -25,10 +25,12 @@ from dslaunch.node import (
     frames,
     keeping,
     network,
+    paths,
     peer,
     private,
     probe,
     processes,
+    questions,
     stacks,
 )
 from dslaunch.node.activity import Activity
@@ -210,7 +212,7 @@ class Agent:
         known: frames.Message = {"run": self.run, "last": self.journal.last}
         known["started"] = self.ranks is not None
         known["peer"] = peer.address(client.ssh)
-        client.say({"event": "hello", "time": time.time(), **known, **probe.identity(self.home)})
+        client.say({"event": "hello", "time": time.time(), **known, **questions.identity()})
 
     def hold(self, client: Client) -> None:
         """Let this client hold the run, unless it has gone: nobody would notice that again."""
@@ -353,13 +355,13 @@ class Agent:
 
     def do_ask(self, client: Client, message: frames.Message) -> None:
         """Answer questions."""
-        questions = message["questions"]
+        asked = message["questions"]
         context = probe.Context(self.home, self.host, self.run)
-        self.in_thread(client, message["id"], lambda: probe.answer(questions, context))
+        self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
 
     def do_put(self, client: Client, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""
-        root = probe.absolute(message["root"], self.home)
+        root = paths.absolute(message["root"])
         self.archives[message["id"]] = files.Archive(root)
 
     def receive(self, client: Client, frame: frames.Data) -> None:
@@ -434,7 +436,7 @@ class Agent:
         if self.links is not None and message.get("link"):
             self.links.dial(message["link"])
         try:
-            self.ranks.start(probe.absolute(message["cwd"], self.home))
+            self.ranks.start(paths.absolute(message["cwd"]))
         except OSError as error:
             self.refuse(f"no pipes for the ranks' output: {error}")
 

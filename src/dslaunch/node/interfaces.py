@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import _socket as socket  # why not `socket`: see network.py
 import os
+import socket
 import struct
-import sys
 
 from dslaunch.node.paths import text_of
 
@@ -100,28 +99,13 @@ def resolve(names: List[str]) -> Dict[str, List[str]]:
 
 def _addresses(name: str) -> List[str]:
     try:
-        found = socket.getaddrinfo(_spelt(name), None, type=socket.SOCK_STREAM)
-    except OSError:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
         return []
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def _spelt(name: str) -> Any:
-    """A name as bytes, which CPython's resolver takes too. For a text it loads its tables of names
-    that are not ASCII, which takes longer than to look it up."""
-    return name.encode() if name.isascii() and sys.implementation.name == "cpython" else name
 
 
 def own_names() -> Answer:
     """What this node is called by itself, and which addresses it thinks that name has."""
     name = socket.gethostname()
-    return {"hostname": name, "fqdn": _full(name), "addresses": _addresses(name)}
-
-
-def _full(name: str) -> str:
-    """A name with its domain, as `socket.getfqdn` finds it, if the resolver knows one."""
-    try:
-        first, aliases, _ = socket.gethostbyaddr(_spelt(name))
-    except OSError:
-        return name
-    return next((known for known in (first, *aliases) if "." in known), first)
+    return {"hostname": name, "fqdn": socket.getfqdn(name), "addresses": _addresses(name)}

@@ -1,17 +1,13 @@
-"""TCP between nodes: who answers, and do big packets pass.
-
-Written upon `_socket`, of which the library's `socket` is made, upon `select` and `_thread`: what
-`socket`, `selectors` and `threading` import takes a node as long as all its answers (measured:
-14 ms of processor time, on Python 3.11).
-"""
+"""TCP between nodes: who answers, and do big packets pass."""
 
 from __future__ import annotations
 
-import _socket as socket
-import _thread
+import contextlib
 import errno
 import os
 import select
+import socket
+import threading
 import time
 
 from dslaunch.node.paths import WHOLE, text_of
@@ -42,7 +38,7 @@ def listen(argument: Answer) -> Answer:
             continue
         server = Server(listener, argument["token"].encode() + b"\n")
         _SERVERS.append(server)
-        _thread.start_new_thread(server.run, ())
+        server.start()
         return {"port": listener.getsockname()[1], "taken": taken}
     return {"port": None, "taken": taken}
 
@@ -66,13 +62,14 @@ def _bind(port: int) -> socket.socket:
     return listener
 
 
-class Server:
+class Server(threading.Thread):
     """Greets every dialer with the token, and confirms a payload when all of it has arrived.
 
     The dialer closes first, so that TIME_WAIT is on its side and not on the port.
     """
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
+        super().__init__(daemon=True)
         self.listener, self.token = listener, token
         self.poll = select.epoll()
         self.peers: Dict[int, socket.socket] = {}
@@ -81,8 +78,6 @@ class Server:
         # here, not in the thread: the listener may be closed before that has begun
         self.door = listener.fileno()
         self.poll.register(self.door, select.EPOLLIN)
-        self.serving = _thread.allocate_lock()
-        self.serving.acquire()
 
     def run(self) -> None:
         """Serve until the listener is closed."""
@@ -92,7 +87,6 @@ class Server:
             for fd in list(self.peers):
                 self._drop(fd)
             self.poll.close()
-            self.serving.release()
 
     def _serve(self) -> None:
         while True:
@@ -114,16 +108,15 @@ class Server:
                         time.sleep(REST)
 
     def _greet(self) -> None:
-        fd, _ = self.listener._accept()  # type: ignore[attr-defined] # all of `accept` but its class
+        peer, _ = self.listener.accept()
         if len(self.peers) >= MOST_PEERS:
             self._drop_oldest()
-        self.peers[fd], self.expected[fd] = socket.socket(fileno=fd), None
-        self.peers[fd].setblocking(False)
+        fd = peer.fileno()
+        self.peers[fd], self.expected[fd] = peer, None
+        peer.setblocking(False)
         self.poll.register(fd, select.EPOLLIN)
-        try:
-            self.peers[fd].send(self.token)
-        except OSError:
-            pass  # it is gone again: there is nothing to be read from it
+        with contextlib.suppress(OSError):  # it is gone again: there is nothing to be read from it
+            peer.send(self.token)
 
     def _read(self, fd: int) -> None:
         if fd not in self.peers:  # dropped for a newer one since the poll
@@ -152,11 +145,9 @@ def hang_up() -> None:
     """Let go of the ports that `listen` holds."""
     while _SERVERS:
         server = _SERVERS.pop()
-        try:
+        with contextlib.suppress(OSError):
             server.listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-        except OSError:
-            pass
-        server.serving.acquire(True, 1.0)  # once it is closed, nothing wakes that thread any more
+        server.join(1.0)  # once it is closed, nothing wakes that thread any more
         server.listener.close()
 
 
@@ -203,9 +194,8 @@ class Call:
     def begin(self, poll: select.epoll) -> None:
         """Start to connect."""
         try:
-            self.peer.connect(self.where)
-        except BlockingIOError:
-            pass  # as it should: the answer is still on its way
+            with contextlib.suppress(BlockingIOError):  # the answer is still on its way
+                self.peer.connect(self.where)
         except OSError as error:
             self.answer = {"error": error.strerror or str(error)}
             return

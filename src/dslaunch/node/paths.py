@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -16,12 +18,19 @@ WHOLE = -1
 SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def home() -> str:
+    """The user's home directory."""
+    return os.path.expanduser("~")
+
+
+def absolute(path: str) -> str:
+    """A path as this node means it: `~` and relative paths start at the user's home."""
+    return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
+
+
 def program(name: str, search: Optional[str] = None) -> Optional[str]:
-    """Where a program is, by default on the session's PATH: as `shutil.which`, which takes longer
-    to import than to run."""
-    search = search or os.environ.get("PATH") or SYSTEM
-    found = (os.path.join(place, name) for place in search.split(":"))
-    return next((p for p in found if os.path.isfile(p) and os.access(p, os.X_OK)), None)
+    """Where a program is, by default on the session's PATH."""
+    return shutil.which(name, path=search or os.environ.get("PATH") or SYSTEM)
 
 
 def expanded(word: Any, environment: Dict[str, str]) -> str:
@@ -83,7 +92,5 @@ def seen(directory: str, names: Iterable[str]) -> List[str]:
 
 def remove(directory: str, name: str) -> None:
     """Take a mark away, if it is there."""
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(os.path.join(directory, name))
-    except OSError:
-        pass

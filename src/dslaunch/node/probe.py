@@ -1,13 +1,12 @@
-"""What a node can say about itself. Each question is answered alone; one that fails says why."""
+"""What the agent is asked: the kinds of `questions`, and what concerns a run or an interpreter."""
 
 from __future__ import annotations
 
+import functools
 import os
-import socket
 import subprocess
-import sys
 
-from dslaunch.node import accelerators, interfaces, keeping, network, paths
+from dslaunch.node import keeping, paths, questions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -25,45 +24,26 @@ class Context:
         self.home, self.host, self.run = home, host, run
 
 
-def answer(questions: Dict[str, Any], context: Context) -> Dict[str, Answer]:
-    """Answer each question: `{"value": ...}`, or `{"error": why}`."""
+def answer(asked: Dict[str, Any], context: Context) -> Dict[str, Answer]:
+    """Answer each question by its name: what only the program of a run is asked, or any kind."""
 
-    def one(name: str, argument: Any) -> Answer:
-        try:
-            return {"value": QUESTIONS[name](argument, context)}
-        except OSError as error:
-            return {"error": error.strerror or str(error)}
-        except (KeyError, ValueError, ImportError, subprocess.SubprocessError) as error:
-            return {"error": f"{type(error).__name__}: {error}"}
+    def one(name: str, argument: Any) -> Any:
+        if name in QUESTIONS:
+            return QUESTIONS[name](argument, context)
+        return questions.KINDS[name](argument)
 
-    return {name: one(name, argument) for name, argument in questions.items()}
-
-
-def absolute(path: str, home: str) -> str:
-    """A path as this node means it: `~` and relative paths start at the user's home."""
-    if path == "~" or path.startswith("~/"):
-        path = path[2:]
-    return os.path.normpath(os.path.join(home, path))
-
-
-def identity(home: str) -> Answer:
-    """Who this node is."""
-    boot = paths.text_of("/proc/sys/kernel/random/boot_id")
     return {
-        "hostname": socket.gethostname(),
-        # two nodes that share kernel and network are one machine, whatever they are called
-        "machine": f"{boot} {os.readlink('/proc/self/ns/net')}",
-        "python": sys.version.split()[0],
-        "home": home,
+        name: questions.answered(functools.partial(one, name, argument))
+        for name, argument in asked.items()
     }
 
 
-def _interpreter(path: str, context: Context) -> Optional[str]:
+def _interpreter(path: str, _: Context) -> Optional[str]:
     """Where the interpreter is, None if there is none."""
-    return paths.program(path if "/" not in path else absolute(path, context.home))
+    return paths.program(path if "/" not in path else paths.absolute(path))
 
 
-def _gpus(_: Any, context: Context) -> Optional[int]:
+def _gpus(_: Any, __: Context) -> Optional[int]:
     """How many GPUs the driver lists, None without nvidia-smi."""
     program = paths.program("nvidia-smi")
     if program is None:
@@ -76,46 +56,20 @@ def _gpus(_: Any, context: Context) -> Optional[int]:
     return sum(line.startswith(b"GPU ") for line in done.stdout.splitlines())
 
 
-def _files(argument: Answer, context: Context) -> Dict[str, Optional[str]]:
-    """Of the files `{path: SHA-256}` below `root`, those that are missing (None) or differ."""
-    root = absolute(argument["root"], context.home)
-    wanted = argument["digests"]
-    found = {path: paths.digest(os.path.join(root, path)) for path in wanted}
-    return {path: digest for path, digest in found.items() if digest != wanted[path]}
-
-
-def _nonce_write(argument: Answer, context: Context) -> Dict[str, Answer]:
-    """Leave this node's mark in each directory (made if missing); give each path and its error."""
+def _directories(wanted: List[str], _: Context) -> Dict[str, Answer]:
+    """Make the directories that are missing: where each is, whether it was made, why it could not
+    be."""
 
     def one(path: str) -> Answer:
-        where = absolute(path, context.home)
+        where = paths.absolute(path)
         made = not os.path.isdir(where)
         try:
             os.makedirs(where, exist_ok=True)
         except OSError as error:
-            return {"path": where, "error": error.strerror, "made": False}
-        return {"path": where, "error": paths.leave(where, argument["name"]), "made": made}
+            return {"path": where, "made": False, "error": error.strerror}
+        return {"path": where, "made": made, "error": None}
 
-    return {path: one(path) for path in argument["paths"]}
-
-
-def _nonce_read(argument: Answer, context: Context) -> Dict[str, List[str]]:
-    """Which of the nodes' marks can be seen in each directory."""
-    return {
-        path: paths.seen(absolute(path, context.home), argument["names"])
-        for path in argument["paths"]
-    }
-
-
-def _nonce_remove(argument: Answer, context: Context) -> None:
-    for path in argument["paths"]:
-        paths.remove(absolute(path, context.home), argument["name"])
-
-
-def _dial(argument: Answer, context: Context) -> Dict[str, Answer]:
-    """Which addresses lead to the listener that knows `token`, and from which address of ours."""
-    targets = {address: [address, argument["port"]] for address in argument["addresses"]}
-    return network.dial({**argument, "targets": targets})
+    return {path: one(path) for path in wanted}
 
 
 def _runs(argument: Any, context: Context) -> List[Answer]:
@@ -139,23 +93,15 @@ def _journal(argument: Answer, context: Context) -> Answer:
 def _shards(argument: Answer, context: Context) -> Any:
     from dslaunch.node import shards  # with pickle and zipfile: more than all else imports
 
-    return shards.do({**argument, "path": absolute(argument["path"], context.home)})
+    return shards.do({**argument, "path": paths.absolute(argument["path"])})
 
 
 QUESTIONS: Dict[str, Callable[[Any, Context], Any]] = {
-    "accelerators": lambda _, context: accelerators.found(),
     "clean": _clean,
-    "dial": _dial,
-    "files": _files,
+    "directories": _directories,
     "gpus": _gpus,
-    "interfaces": lambda _, context: interfaces.held(),
     "interpreter": _interpreter,
     "journal": _journal,
-    "listen": lambda argument, context: network.listen(argument),
-    "nonce_read": _nonce_read,
-    "nonce_remove": _nonce_remove,
-    "nonce_write": _nonce_write,
-    "resolve": lambda names, context: interfaces.resolve(names),
     "runs": _runs,
     "shards": _shards,
 }

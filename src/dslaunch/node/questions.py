@@ -3,6 +3,8 @@ judged elsewhere, so that a recorded answer can be judged again."""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import os
 import sys
 import time
@@ -30,20 +32,9 @@ def identity() -> Answer:
         "python": list(sys.version_info[:3]),
         "executable": sys.executable,
         "uid": os.getuid(),
-        "home": home(),
+        "home": paths.home(),
         "cores": _cores(),
-        "umask": _umask(),
     }
-
-
-def home() -> str:
-    """The user's home directory."""
-    return os.path.expanduser("~")
-
-
-def absolute(path: str) -> str:
-    """A path as this node means it: `~` and relative paths start at the user's home."""
-    return os.path.abspath(os.path.join(home(), os.path.expanduser(path)))
 
 
 def _cores() -> Optional[int]:
@@ -51,10 +42,21 @@ def _cores() -> Optional[int]:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The mode bits that new files lack. Changes them for a moment: not for use among threads."""
     old = os.umask(0o077)
     os.umask(old)
     return old
+
+
+def answered(work: Callable[[], Any]) -> Answer:
+    """What a question gives: `{"value": ...}`, or `{"error": why}`."""
+    try:
+        return {"value": work()}
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    except Exception as error:  # noqa: BLE001 - no question may take the others with it
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 # ---------------------------------------------------------------- at once: the kernel's own tables
@@ -63,44 +65,13 @@ def _umask() -> int:
 def _read(patterns: List[str]) -> Dict[str, str]:
     """Texts of files in /proc and /sys, `*` allowed; what is not there is left out."""
     found = {}
-    for pattern in patterns:
-        for path in _matching(pattern):
-            try:
-                with open(path, "rb") as file:
-                    found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
-            except OSError:
-                continue
+    for path in (path for pattern in patterns for path in sorted(glob.glob(pattern))):
+        try:
+            with open(path, "rb") as file:
+                found[path] = file.read(paths.MOST_TEXT).decode(errors="replace").rstrip("\n")
+        except OSError:
+            continue
     return found
-
-
-def _matching(pattern: str) -> List[str]:
-    """The paths that an absolute pattern means; without a `*` it is one, there or not."""
-    found = [""]
-    for place in pattern[1:].split("/"):
-        found = [f"{folder}/{name}" for folder in found for name in _named(folder, place)]
-    return found
-
-
-def _named(folder: str, place: str) -> List[str]:
-    if "*" not in place:
-        return [place]
-    return sorted(name for name in _entries(folder or "/") if fits(name, place))
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name is one that a pattern means; `*` stands for anything. `glob` and `fnmatch`
-    would import `re`, which takes a node longer than to answer."""
-    start, *parts = pattern.split("*")
-    if not parts:
-        return name == pattern
-    if not name.startswith(start):
-        return False
-    rest = name[len(start) :]
-    for part in parts[:-1]:
-        _, found, rest = rest.partition(part) if part else ("", "*", rest)
-        if not found:
-            return False
-    return rest.endswith(parts[-1])
 
 
 def _limits(names: List[str]) -> Dict[str, List[int]]:
@@ -115,7 +86,7 @@ def _environment(patterns: List[str]) -> Dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if any(fits(name, pattern) for pattern in patterns)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
 
 
@@ -174,7 +145,7 @@ def _run(argument: Answer) -> Answer:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PATH": _search(), "LC_ALL": "C", **argument.get("env", {})},
-            cwd=home() if os.path.isdir(home()) else "/",
+            cwd=paths.home() if os.path.isdir(paths.home()) else "/",
             check=False,
         )
     except FileNotFoundError:
@@ -206,7 +177,7 @@ def _each(argument: Answer) -> Dict[str, Answer]:
 
 def _texts(wanted: List[str]) -> Dict[str, str]:
     """Texts of files anywhere; what cannot be read is left out."""
-    texts = {path: paths.text_of(absolute(path)) for path in wanted}
+    texts = {path: paths.text_of(paths.absolute(path)) for path in wanted}
     return {path: text for path, text in texts.items() if text}
 
 
@@ -214,7 +185,7 @@ def _path(path: str) -> Answer:
     """What a path is: kind, owner, space, and the file system that it is on."""
     import stat
 
-    where = absolute(path)
+    where = paths.absolute(path)
     status, space = os.stat(where), os.statvfs(where)
     kind = "directory" if stat.S_ISDIR(status.st_mode) else "file"
     return {
@@ -234,7 +205,7 @@ def _path(path: str) -> Answer:
 
 def _above(path: str) -> Answer:
     """The same of the nearest directory above a path that is there."""
-    where = absolute(path)
+    where = paths.absolute(path)
     while not os.path.isdir(where):
         where = os.path.dirname(where)
     return _path(where)
@@ -258,11 +229,11 @@ def _mount(path: str) -> Optional[Answer]:
 def _list(argument: Answer) -> List[Answer]:
     """Files below a directory whose names match: path, size, owner, age in seconds."""
     found = []
-    top = absolute(argument["path"])
+    top = paths.absolute(argument["path"])
     for directory, below, names in os.walk(top):
         below[:] = [] if directory[len(top) :].count("/") >= argument.get("depth", 4) else below
         for name in names:
-            if not fits(name, argument["names"]):
+            if not fnmatch.fnmatchcase(name, argument["names"]):
                 continue
             try:
                 status = os.lstat(os.path.join(directory, name))
@@ -286,7 +257,9 @@ def _write(argument: Answer) -> None:
     """
     import mmap
 
-    path = os.path.join(absolute(argument["path"]), f".dslaunch-{os.getpid()}-{time.time_ns()}")
+    path = os.path.join(
+        paths.absolute(argument["path"]), f".dslaunch-{os.getpid()}-{time.time_ns()}"
+    )
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
     handle = os.open(path, flags | (os.O_DIRECT if argument.get("direct") else 0), 0o600)
     try:
@@ -308,11 +281,13 @@ def _job(argument: Answer) -> Answer:
 
     told = json.loads(argument["text"])
     try:
-        done = trial.run(told, home())
+        done = trial.run(told, paths.home())
     except FileNotFoundError as error:
         done = {"code": 127, "out": "", "err": "", "report": "", "missing": str(error.filename)}
     if done["code"] != 0:
-        done["there"] = [path for path in told.get("look", []) if os.path.exists(absolute(path))]
+        done["there"] = [
+            path for path in told.get("look", []) if os.path.exists(paths.absolute(path))
+        ]
         done["lacks"] = [word for word in told.get("words", []) if not _command(word, told)]
     return done
 
@@ -332,7 +307,7 @@ def _entries(directory: str) -> List[str]:
 
 def _digests(argument: Answer) -> Dict[str, Optional[str]]:
     """SHA-256 of files below `root`, None where one is missing."""
-    root = absolute(argument["root"])
+    root = paths.absolute(argument["root"])
     return {path: paths.digest(os.path.join(root, path)) for path in argument["paths"]}
 
 
@@ -341,17 +316,17 @@ def _digests(argument: Answer) -> Dict[str, Optional[str]]:
 
 def _mark(argument: Answer) -> Answer:
     """Leave a mark of that name in each directory until the end; give each directory's error."""
-    return {path: paths.leave(absolute(path), argument["name"]) for path in argument["paths"]}
+    return {path: paths.leave(paths.absolute(path), argument["name"]) for path in argument["paths"]}
 
 
 def _marks(argument: Answer) -> Dict[str, List[str]]:
     """Which of the nodes' marks each directory has."""
-    return {path: paths.seen(absolute(path), argument["names"]) for path in argument["paths"]}
+    return {path: paths.seen(paths.absolute(path), argument["names"]) for path in argument["paths"]}
 
 
 def _unmark(argument: Answer) -> None:
     for path in argument["paths"]:
-        paths.remove(absolute(path), argument["name"])
+        paths.remove(paths.absolute(path), argument["name"])
 
 
 def clean() -> None:

@@ -6,19 +6,20 @@ A question is `{"kind": ..., "argument": ..., "timeout": seconds}`; its answer i
 asked in child processes. A child that is late is killed and left behind: one that waits for a dead
 file server cannot even die.
 
-Whoever asks is trusted, since this program came from there: requests are Python's own literals,
-one on a line, and so is what passes between here and the children. Answers are JSON.
+Requests, answers, and what passes between here and the children are JSON, one object on a line.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import select
+import signal
 import sys
 import time
 
 from dslaunch.node import questions
-from dslaunch.node.jsontext import as_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -30,8 +31,6 @@ if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most 
 
 MOST_OUTPUT = 4 << 20
 """Bytes of a child's answers that are taken."""
-SIGKILL = 9
-"""As Linux has it everywhere; the module `signal` makes enums of all its numbers."""
 AT_ONCE = 16
 """Children at a time."""
 HOLD_UP = 2.0
@@ -46,18 +45,17 @@ def main(arguments: Dict[str, Any]) -> None:
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
+    hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
-    try:
-        _write(out, mark + as_json({"hello": questions.identity()}) + b"\n")
+    with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
+        _write(out, mark + _line({"hello": hello}))
         for line in sys.stdin.buffer:
             if not line.endswith(b"\n"):
                 break  # whoever asked was killed in the middle of it
-            request = _meant(line)
+            request = json.loads(line)
             last.update(request.get("last", {}))
-            _write(out, mark + as_json(reply(request, children)) + b"\n")
-    except ConnectionError:
-        pass  # nobody is there any more to read it
+            _write(out, mark + _line(reply(request, children)))
     ask(last, children)
     children.end()
     questions.clean()
@@ -90,22 +88,12 @@ def answered(question: Answer) -> Answer:
     argument = question["argument"]
     if question.get("text"):
         argument = {**argument, "text": question["text"]}
-    try:
-        value = questions.KINDS[question["kind"]](argument)
-    except OSError as error:
-        return {"error": error.strerror or str(error)}
-    except Exception as error:  # noqa: BLE001 - no question may take the others with it
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {"value": value, "seconds": round(time.monotonic() - began, 4)}
+    answer = questions.answered(lambda: questions.KINDS[question["kind"]](argument))
+    return {**answer, "seconds": round(time.monotonic() - began, 4)}
 
 
-def _literal(value: Any) -> bytes:
-    return ascii(value).encode() + b"\n"
-
-
-def _meant(line: bytes) -> Any:
-    """What a literal of the launcher or of our own stands for."""
-    return eval(line)
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 def _write(out: int, data: bytes) -> None:
@@ -135,10 +123,8 @@ class Child:
         """Ask questions, when it has none."""
         self.asked, self.kept = asked, 0
         self._next()
-        try:
-            _write(self.requests, _literal([question for _, question in asked]))
-        except OSError:
-            pass  # it died: its answers end
+        with contextlib.suppress(OSError):  # it died: its answers end
+            _write(self.requests, _line([question for _, question in asked]))
 
     def _next(self) -> None:
         self.began = time.monotonic()
@@ -157,8 +143,8 @@ class Child:
             os.closerange(high + 1, 256)
             with open(requests, "rb") as lines:
                 for line in lines:
-                    for question in _meant(line):
-                        _write(out, _literal(answered(question)))
+                    for question in json.loads(line):
+                        _write(out, _line(answered(question)))
         finally:
             os._exit(0)
 
@@ -170,7 +156,7 @@ class Child:
             return False
         *lines, self.rest = (self.rest + piece).split(b"\n")
         for line in lines[: len(self.asked)]:
-            answers[self.asked[0][0]] = _meant(line)
+            answers[self.asked[0][0]] = json.loads(line)
             self.asked = self.asked[1:]
             self._next()
         return bool(piece) and not (self.alone and not self.asked)
@@ -185,14 +171,10 @@ class Child:
         """Let go of it: what it was at is an error, and those behind that are given back."""
         os.close(self.pipe)
         os.close(self.requests)
-        try:
-            os.killpg(self.pid, SIGKILL)
-        except OSError:
-            pass  # it is gone
-        try:
+        with contextlib.suppress(OSError):  # it is gone
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it was waited for
             os.waitpid(self.pid, os.WNOHANG)
-        except OSError:
-            pass  # likewise
         if not self.asked:
             return []
         late = time.monotonic() >= self.deadline

@@ -4,6 +4,7 @@ values here, or the node's failure."""
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from dslaunch.transport import login, program
 from dslaunch.transport.base import Channel, Connection, Transport
 
 MODULES = (
-    *("jsontext", "paths", "processes", "trial", "interfaces", "network", "accelerators"),
+    *("paths", "processes", "trial", "interfaces", "network", "accelerators"),
     *("questions", "survey"),
 )
 PINGS = 3
@@ -140,7 +141,7 @@ class Conversation:
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self.channel is not None
         self.waiting = True
-        line = ascii(message).encode() + b"\n"
+        line = json.dumps(message).encode() + b"\n"
         if self.unsent:
             self._send_beside(self.unsent, line)
             self.unsent = b""

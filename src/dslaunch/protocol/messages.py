@@ -53,12 +53,16 @@ class Hello(Sent):
     last: Count
     """Number of the newest frame in its journal."""
     hostname: Short
-    machine: Short
-    """Equal for two nodes that are one machine."""
-    python: Short
+    boot: Short
+    network: Short
     home: AbsolutePath
     peer: Short | None = None
     """The address that the launcher came from, as the node's sshd says."""
+
+    @property
+    def machine(self) -> str:
+        """Equal for two nodes that share kernel and network: they are one machine."""
+        return f"{self.boot} {self.network}"
 
 
 class Heartbeat(Sent):

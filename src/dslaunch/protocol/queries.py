@@ -16,13 +16,11 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.protocol import survey
 from dslaunch.protocol.messages import EVENT, NodeEvent
 from dslaunch.protocol.values import (
     AbsolutePath,
-    Address,
     Count,
-    FileName,
-    InterfaceName,
     InvalidAnswer,
     Path,
     Pid,
@@ -52,7 +50,7 @@ def _anything(argument: Argument, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[Value]):
-    """One thing that an agent can be asked (`node/probe.py`, `QUESTIONS`)."""
+    """One thing that an agent can be asked (`node/probe.py`)."""
 
     name: str
     answer: TypeAdapter[Value]
@@ -126,110 +124,60 @@ def parse_answers(host: str, questions: Questions, value: object) -> Answers:
 # ---------------------------------------------------------------- before a run
 
 
-class InterfaceAnswer(Sent):
-    """One address of a network interface (`node/interfaces.py`, `held`)."""
-
-    name: InterfaceName
-    address: Address
-    loopback: bool
-    up: bool
-    speed: Count | None = None
-    mtu: Count | None = None
-
-
-class Taken(Sent):
-    """A port that could not be held."""
-
-    port: Port
-    error: Short
-
-
-class Listening(Sent):
-    """The port that a node holds; None: none of those it was to try."""
-
-    port: Port | None
-    taken: Several[Taken]
-
-
-class AcceleratorCount(Sent):
-    """How many accelerators of one vendor a node has."""
-
-    devices: Annotated[int, Field(ge=0, le=1024)]
-    """That programs can open."""
-    bus: Annotated[int, Field(ge=0, le=1024)]
-    """On the PCI bus, with or without a driver."""
-
-
-class DialedAddress(Sent):
-    """How far a connection to one address got."""
-
-    local: Address | None = None
-    error: Short | None = None
-
-
-class WrittenMark(Sent):
-    """Where a node left its mark; why it could not."""
+class MadeDirectory(Sent):
+    """Where a directory is that was to be made where it is missing."""
 
     path: AbsolutePath
+    made: bool
     error: Short | None
-    made: bool = False
-    """Whether the directory was not there before."""
-
-
-def _listens_where_asked(argument: Argument, listening: Listening) -> bool:
-    ports = {taken.port for taken in listening.taken}
-    ports |= {listening.port} if listening.port is not None else set()
-    return bool(ports) and ports <= set(argument["ports"])
+    """Why it could not be made."""
 
 
 def _names_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
     return value.keys() == set(argument)
 
 
-def _files_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
-    return value.keys() <= set(argument["digests"])
-
-
 def _paths_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
     return value.keys() == set(argument["paths"])
 
 
-def _marks_asked(argument: Argument, value: Mapping[str, tuple[str, ...]]) -> bool:
+def _targets_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
+    return value.keys() == set(argument["targets"])
+
+
+def _marks_asked(argument: Argument, value: Mapping[str, list[str]]) -> bool:
     seen = {name for names in value.values() for name in names}
     return _paths_asked(argument, value) and seen <= set(argument["names"])
 
 
-def _addresses_asked(argument: Argument, value: Mapping[str, Any]) -> bool:
-    return value.keys() == set(argument["addresses"])
+def _listens_where_asked(argument: Argument, listening: survey.Listening) -> bool:
+    ports = {taken["port"] for taken in listening.get("taken", ())}
+    ports |= {listening["port"]} if listening["port"] is not None else set()
+    return bool(ports) and ports <= set(argument["ports"])
+
+
+def _kind(name: str, fits: Callable[[Argument, Any], bool] = _anything) -> Query[Any]:
+    """Return the query of a kind of question that preflights ask too."""
+    return Query(name, survey.adapter(name), fits)
 
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-INTERFACES: Query[tuple[InterfaceAnswer, ...]] = Query(
-    "interfaces", adapter_of(Several[InterfaceAnswer])
+INTERFACES: Query[list[survey.Interface]] = _kind("interfaces")
+ACCELERATORS: Query[Mapping[Vendor, survey.Accelerators]] = _kind("accelerators")
+RESOLVE: Query[Mapping[str, list[str]]] = _kind("resolve", _names_asked)
+DIGESTS: Query[Mapping[str, str | None]] = Query(
+    "digests", adapter_of(Table[Digest | None]), _paths_asked
 )
+LISTEN: Query[survey.Listening] = _kind("listen", _listens_where_asked)
+DIAL: Query[Mapping[str, survey.Reached]] = _kind("dial", _targets_asked)
+MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
+MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
+UNMARK: Query[None] = _kind("unmark")
 GPUS: Query[int | None] = Query("gpus", adapter_of(Annotated[int, Field(ge=0, le=1024)] | None))
-ACCELERATORS: Query[Mapping[Vendor, AcceleratorCount]] = Query(
-    "accelerators", adapter_of(Annotated[dict[Vendor, AcceleratorCount], Field(max_length=16)])
-)
 INTERPRETER: Query[str | None] = Query("interpreter", adapter_of(Path | None))
-RESOLVE: Query[Mapping[str, tuple[str, ...]]] = Query(
-    "resolve", adapter_of(Table[Several[Address]]), _names_asked
+DIRECTORIES: Query[Mapping[str, MadeDirectory]] = Query(
+    "directories", adapter_of(Table[MadeDirectory]), _names_asked
 )
-FILES: Query[Mapping[str, str | None]] = Query(
-    "files", adapter_of(Table[Digest | None]), _files_asked
-)
-LISTEN: Query[Listening] = Query("listen", TypeAdapter(Listening), _listens_where_asked)
-DIAL: Query[Mapping[str, DialedAddress]] = Query(
-    "dial", adapter_of(Table[DialedAddress]), _addresses_asked
-)
-NONCE_WRITE: Query[Mapping[str, WrittenMark]] = Query(
-    "nonce_write", adapter_of(Table[WrittenMark]), _paths_asked
-)
-NONCE_READ: Query[Mapping[str, tuple[str, ...]]] = Query(
-    "nonce_read", adapter_of(Table[Several[FileName]]), _marks_asked
-)
-NONCE_REMOVE: Query[None] = Query("nonce_remove", adapter_of(None))
 
 
 # ---------------------------------------------------------------- runs that are there

@@ -134,10 +134,19 @@ class Interface(TypedDict):
 
 
 @_strict
+class Taken(TypedDict):
+    """A port that could not be held."""
+
+    port: Port
+    error: Short
+
+
+@_strict
 class Listening(TypedDict):
     """The port that is held; None: all that were asked are taken."""
 
     port: Port | None
+    taken: NotRequired[Annotated[list[Taken], Field(max_length=100_000)]]
 
 
 @_strict
@@ -266,7 +275,8 @@ KINDS: Mapping[str, Kind] = {
 
 
 @cache
-def _adapter(kind: str) -> TypeAdapter[Any]:
+def adapter(kind: str) -> TypeAdapter[Any]:
+    """Return what parses the value of a kind of question."""
     form = KINDS[kind].type
     return TypeAdapter(form) if hasattr(form, "__required_keys__") else adapter_of(form)
 
@@ -324,7 +334,7 @@ def _value(form: Kind, kind: str, argument: object, sent: object) -> Any:
         if not isinstance(sent, dict):
             raise InvalidAnswer("not an object")
         sent = _asked(form, argument, sent)
-    return parse(_adapter(kind), sent)
+    return parse(adapter(kind), sent)
 
 
 def _asked(form: Kind, argument: Any, sent: Mapping[str, object]) -> dict[str, object]:

@@ -17,7 +17,7 @@ MOST_NOISE = 8 << 20
 """Bytes that a login shell may write beside our lines."""
 NOISE_KEPT = 64 << 10
 _HALF_CHARACTERS = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-"""What a node writes for bytes of a file's name that are no UTF-8; see `node/jsontext.py`."""
+"""What a node writes for bytes of a file's name that are no UTF-8."""
 
 
 def json_value(text: bytes) -> Any:

@@ -14,7 +14,7 @@ from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
 from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError, UsageError
 from dslaunch.protocol.checkpoints import Survey
-from dslaunch.protocol.queries import NONCE_READ, NONCE_REMOVE, NONCE_WRITE
+from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
 from dslaunch.run.places import LONG, NodePlace, Place, PlaceError, result, survey
 from dslaunch.run.reach import Reached, answer_of, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
@@ -255,18 +255,20 @@ def own_files(checkpoint: Checkpoint, host: str) -> list[str]:
 
 def check_apart(reached: Reached, directory: str) -> None:
     """Raise PlanError if some nodes share the directory: each would write its own part of it."""
-    mark = f".dslaunch-{secrets.token_hex(8)}"
-    names = {host: f"{mark}-{number}" for number, host in enumerate(reached.sessions)}
+    unique = f".dslaunch-{secrets.token_hex(8)}"
+    names = {host: f"{unique}-{number}" for number, host in enumerate(reached.sessions)}
     for host, session in reached.sessions.items():
-        asked = session.ask({NONCE_WRITE: {"paths": [directory], "name": names[host]}})
-        written = answer_of(host, asked)[NONCE_WRITE][directory]
-        if written.error:
-            raise PlaceError(f"{host}: {written.path}: {written.error}")
-    seen = ask(reached, {NONCE_READ: {"paths": [directory], "names": list(names.values())}})
+        mark = {"paths": [directory], "name": names[host]}
+        answers = answer_of(host, session.ask({DIRECTORIES: [directory], MARK: mark}))
+        made = answers[DIRECTORIES][directory]
+        error = made.error or answers[MARK][directory]
+        if error:
+            raise PlaceError(f"{host}: {made.path}: {error}")
+    seen = ask(reached, {MARKS: {"paths": [directory], "names": list(names.values())}})
     for host, session in reached.sessions.items():
-        session.ask({NONCE_REMOVE: {"paths": [directory], "name": names[host]}})
+        session.ask({UNMARK: {"paths": [directory], "name": names[host]}})
     for host, answers in seen.items():
-        marks = answers[NONCE_READ][directory]
+        marks = answers[MARKS][directory]
         others = [other for other, name in names.items() if name in marks]
         if others != [host]:
             raise PlanError(

@@ -72,19 +72,21 @@ def gather(inquiry: Inquiry, sessions: list[Session], interrupts: Interrupts) ->
     )
     own_files = _own_files(inquiry, marks)
     addresses = _candidates(inquiry, first)
-    port = first[0][queries.LISTEN].port
-    dial = {"addresses": addresses, "port": port, "token": token, "timeout": DIAL_TIMEOUT}
+    port = first[0][queries.LISTEN]["port"]
     read = {"paths": inquiry.directories, "names": marks}
-    questions: dict[queries.Query[Any], Any] = {queries.NONCE_READ: read}
+    questions: dict[queries.Query[Any], Any] = {queries.MARKS: read}
     if port is not None:
+        targets = {address: [address, port] for address in addresses}
+        dial = {"targets": targets, "token": token, "timeout": DIAL_TIMEOUT}
         questions[queries.DIAL] = dial
     second = ask_all([session.ask(questions) for session in sessions], sessions, interrupts)
     for session, name in zip(sessions, marks, strict=True):
-        session.ask({queries.NONCE_REMOVE: {"paths": inquiry.directories, "name": name}})
+        session.ask({queries.UNMARK: {"paths": inquiry.directories, "name": name}})
     wait(clocks, ANSWER_TIMEOUT)
     owner = dict(zip(marks, inquiry.allocation.hosts, strict=True))
+    wanted = _digests(inquiry)
     nodes = tuple(
-        _node_facts(session, owner, before, after)
+        _node_facts(session, owner, wanted, before, after)
         for session, before, after in zip(sessions, first, second, strict=True)
     )
     return Facts(nodes, _port(first[0]), own_files)
@@ -132,19 +134,27 @@ def _first_questions(
         queries.ACCELERATORS: None,
         queries.RESOLVE: [master.node.host],
         queries.INTERPRETER: placement.node.python or "python3",
-        queries.NONCE_WRITE: write,
+        queries.DIRECTORIES: inquiry.directories,
+        queries.MARK: write,
     }
     if inquiry.before is not None:
         questions[queries.CLEAN] = {"run": inquiry.before, "ended": False}
-    source = inquiry.source
-    if source is not None:
-        wanted = dict(source.digests) or ({source.script: ""} if source.script else {})
-        questions[queries.FILES] = {"root": source.remote, "digests": wanted}
+    if inquiry.source is not None:
+        files = {"root": inquiry.source.remote, "paths": list(_digests(inquiry))}
+        questions[queries.DIGESTS] = files
     if placement is master:
         # the token is as good a seed as any: new in each run, so that two runs seldom collide
         ports = ports_to_try(inquiry.cluster, int(token, 16))
         questions[queries.LISTEN] = {"ports": ports, "token": token}
     return questions
+
+
+def _digests(inquiry: Inquiry) -> dict[str, str]:
+    """The job's files with their digests; where only the script is to be looked for, with none."""
+    source = inquiry.source
+    if source is None:
+        return {}
+    return dict(source.digests) or ({source.script: ""} if source.script else {})
 
 
 def _candidates(inquiry: Inquiry, first: list[Answers]) -> list[str]:
@@ -156,59 +166,61 @@ def _candidates(inquiry: Inquiry, first: list[Answers]) -> list[str]:
 
 def _accelerators(answers: Answers) -> tuple[Accelerators, ...]:
     told = answers.get(queries.ACCELERATORS) or {}
-    return tuple(Accelerators(vendor, each.devices, each.bus) for vendor, each in told.items())
+    return tuple(Accelerators(vendor, **each) for vendor, each in told.items())
 
 
 def _interfaces(answers: Answers) -> tuple[Interface, ...]:
     told = answers.get(queries.INTERFACES) or ()
-    return tuple(
-        Interface(
-            name=each.name,
-            address=each.address,
-            loopback=each.loopback,
-            up=each.up,
-            speed=each.speed,
-            mtu=each.mtu,
-        )
-        for each in told
-    )
+    return tuple(Interface(**each) for each in told)
 
 
 def _port(answers: Answers) -> PortFact:
     listening = answers[queries.LISTEN]
-    taken = tuple((each.port, each.error) for each in listening.taken)
-    return PortFact(listening.port, taken)
+    taken = tuple((each["port"], each["error"]) for each in listening.get("taken", ()))
+    return PortFact(listening["port"], taken)
 
 
 def _node_facts(
-    session: Session, owner: Mapping[str, str], first: Answers, second: Answers
+    session: Session,
+    owner: Mapping[str, str],
+    wanted: Mapping[str, str],
+    first: Answers,
+    second: Answers,
 ) -> NodeFacts:
-    """What one node said. `owner`: the node of each mark, in rank order."""
+    """What one node said. `owner`: the node of each mark, in rank order; `wanted`: the digests
+    that the job's files should have."""
     hello = session.hello.result()
-    seen = second[queries.NONCE_READ]
+    seen = second[queries.MARKS]
+    left = first[queries.MARK]
+    digests = first.get(queries.DIGESTS) or {}
     dialed = second.get(queries.DIAL) or {}
     master = next(iter(owner.values()))
     directories = tuple(
         Directory(
             asked=asked,
-            path=written.path,
-            error=written.error,
+            path=made.path,
+            error=made.error or left[asked],
             seen=tuple(owner[mark] for mark in seen[asked]),
-            made=written.made,
+            made=made.made,
         )
-        for asked, written in first[queries.NONCE_WRITE].items()
+        for asked, made in first[queries.DIRECTORIES].items()
     )
     return NodeFacts(
         host=session.host,
         machine=hello.machine,
         home=hello.home,
         interfaces=_interfaces(first),
-        master_resolves=first[queries.RESOLVE][master],
+        master_resolves=tuple(first[queries.RESOLVE][master]),
         interpreter=first.get(queries.INTERPRETER),
         gpus=first.get(queries.GPUS),
         gpu_error=first.error(queries.GPUS),
         accelerators=_accelerators(first),
-        dialled=tuple(Dialled(a, each.local, each.error) for a, each in dialed.items()),
+        dialled=tuple(
+            Dialled(address, each.get("local"), each.get("error"))
+            for address, each in dialed.items()
+        ),
         directories=directories,
-        different=tuple(sorted((first.get(queries.FILES) or {}).items())),
+        different=tuple(
+            sorted((path, found) for path, found in digests.items() if found != wanted[path])
+        ),
     )

@@ -33,16 +33,16 @@ _LOADER = """\
 import sys
 if sys.version_info < (3, 8):
     sys.exit("dslaunch needs Python 3.8 or newer on a node, this is " + sys.version.split()[0])
-import gc, zlib, marshal
-import _frozen_importlib as imports, _frozen_importlib_external as bytecode
+import gc, importlib.util, marshal, zlib
 gc.disable()
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
-same = bytecode.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
+same = importlib.util.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
 class Sent:
     modules = marshal.loads(zlib.decompress(codes if same else texts))
     def find_spec(name, path=None, target=None):
         if name in Sent.modules:
-            return imports.ModuleSpec(name, Sent, is_package=name in ("dslaunch", "dslaunch.node"))
+            package = name in ("dslaunch", "dslaunch.node")
+            return importlib.util.spec_from_loader(name, Sent, is_package=package)
     def create_module(spec):
         return None
     def exec_module(module):
