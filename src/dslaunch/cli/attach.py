@@ -55,7 +55,7 @@ def _over(found: lookup.Found) -> None:
     if state is not None:
         message, code = state.outcome().message, state.outcome().exit_code
     elif found.local is not None and found.local.result is not None:
-        message, code = str(found.local.result["message"]), int(found.local.result["exit_code"])
+        message, code = found.local.result.message, found.local.result.exit_code
     if message is not None:
         ui.say(f"run {found.run} is over: {message}")
         ui.say(f"`dslaunch logs {found.run}` prints what it wrote")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from dslaunch.cluster.model import Cluster
     from dslaunch.protocol.queries import Answers
-    from dslaunch.run.state import Local, RunState
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.state import RunState
 
 OVER = ("ended well", "failed", "stopped")
 HOW = "`dslaunch status` tells more; if it is over, remove its directory"
@@ -80,17 +81,20 @@ def clean_records(age: str, *, json: bool) -> None:
     """
     from dslaunch.cli.logs import seconds
     from dslaunch.run.forget import forget, last_written
-    from dslaunch.run.state import local_runs
+    from dslaunch.run.local import local_runs
 
     before = seconds(age, "--runs-older-than")
     assert before is not None
-    old = list(last_written(local_runs(os.environ), before))
+    known = local_runs(os.environ)
+    old = list(last_written(known.started, before))
     kept = going_on([recorded.run for recorded in old])
     removed = {}
     for recorded in old:
         if recorded.run.run not in kept:
             forget(recorded)
             removed[recorded.run.run] = recorded.size
+    for error in known.unreadable:
+        ui.say(f"kept {error.message}")
     for name, why in kept.items():
         ui.say(f"kept {name}: {why}")
     if json:
@@ -100,15 +104,15 @@ def clean_records(age: str, *, json: bool) -> None:
         ui.result("\n".join(rows) or "nothing to do")
 
 
-def going_on(runs: list[Local]) -> dict[str, str]:
+def going_on(runs: list[LocalRun]) -> dict[str, str]:
     """The runs that may not be over, and why: whoever might know is asked."""
-    detached = [run for run in runs if run.about["detached"] and not run.living]
-    alone = [run for run in runs if not run.about["detached"] or run.living]
+    detached = [run for run in runs if run.record.detached and not run.living]
+    alone = [run for run in runs if not run.record.detached or run.living]
     found = {run.run: _why_alone(run) for run in alone} | _why_detached(detached)
     return {name: why for name, why in found.items() if why}
 
 
-def _why_alone(run: Local) -> str:
+def _why_alone(run: LocalRun) -> str:
     """Of a run that its launcher, or SLURM, has in hand; empty: it is over."""
     if run.living:
         return "its launcher is running"
@@ -121,7 +125,7 @@ def _why_alone(run: Local) -> str:
     return f"its job is {state}" if state in ("waiting", "running") else ""
 
 
-def _why_detached(runs: list[Local]) -> dict[str, str]:
+def _why_detached(runs: list[LocalRun]) -> dict[str, str]:
     """Of runs that only their nodes have in hand."""
     from dslaunch.cli.ps import ask_nodes
 
@@ -139,13 +143,13 @@ def _why_detached(runs: list[Local]) -> dict[str, str]:
     return {
         run.run: f"its nodes are not known; {HOW}"
         if run.run in unknown
-        else _why_on_nodes(run, states.get(str(run.about["agents"])), silent)
+        else _why_on_nodes(run, states.get(run.record.agents), silent)
         for run in runs
     }
 
 
-def _why_on_nodes(run: Local, state: RunState | None, silent: Container[str]) -> str:
-    away = [host for host in run.about["hosts"] if host in silent]
+def _why_on_nodes(run: LocalRun, state: RunState | None, silent: Container[str]) -> str:
+    away = [host for host in run.record.hosts if host in silent]
     if state is not None and state.state not in OVER:
         return f"it is {state.state}"
     return f"no answer from {', '.join(away)}; {HOW}" if away else ""

@@ -53,7 +53,7 @@ def logs(
         slurm_runs.show(found.local, screen, follow=follow)
         return
     watch = Watch(screen)
-    if found.local is not None and not found.local.about["detached"]:
+    if found.local is not None and not found.local.record.detached:
         replay(found.local.directory, watch, follow=follow)
     else:
         from_nodes(found, watch, follow)

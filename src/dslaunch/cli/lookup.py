@@ -17,7 +17,7 @@ from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
-    from dslaunch.run.state import Local
+    from dslaunch.run.local import LocalRun
 
 Run = Annotated[
     str,
@@ -41,7 +41,7 @@ class Found:
     """The name that the agents of its latest attempt carry."""
     cluster: Cluster
     nodes: tuple[Node, ...]
-    local: Local | None
+    local: LocalRun | None
 
 
 def find(name: str, file: Path | None) -> Found:
@@ -49,8 +49,8 @@ def find(name: str, file: Path | None) -> Found:
     local = _recorded(name, file)
     if local is not None:
         cluster = local.cluster()
-        agents = str(local.about["agents"])
-        return Found(local.run, agents, cluster, _nodes(cluster, local.about["hosts"]), local)
+        agents = local.record.agents
+        return Found(local.run, agents, cluster, _nodes(cluster, local.record.hosts), local)
     try:
         cluster = open_cluster(find_cluster(file))
     except UsageError:
@@ -58,29 +58,31 @@ def find(name: str, file: Path | None) -> Found:
     return _ask(name, cluster)
 
 
-def _recorded(name: str, file: Path | None) -> Local | None:
+def _recorded(name: str, file: Path | None) -> LocalRun | None:
     """The run of that exact name, or of that job, or the only one that begins so.
 
     A number names a job, never the beginning of a run that is a job of another number.
     Raises UsageError.
     """
-    from dslaunch.run.state import LATEST, find_exactly, find_local
+    from dslaunch.run.local import LATEST, local_runs
 
-    here = find_exactly(name, os.environ) if file is None else None
-    exact = here or slurm_runs.by_number(name, os.environ)
+    local = local_runs(os.environ)
+    here = local.exactly(name) if file is None else None
+    exact = here or slurm_runs.by_number(name, local)
     if exact is not None:
         return exact
     if file is not None and name != LATEST:
         return None
-    alike = find_local(name, os.environ)
+    alike = local.find(name)
     if alike is not None and slurm_runs.is_slurm(alike) and slurm_runs.JOB.fullmatch(name):
         raise _unknown(name, f"no job of this machine has that number; {alike.run} begins so")
     return alike
 
 
 def _ask(name: str, cluster: Cluster) -> Found:
+    from dslaunch.run.local import one_of
     from dslaunch.run.reach import reach
-    from dslaunch.run.state import node_runs, one_of
+    from dslaunch.run.state import node_runs
 
     with reach(cluster, cluster.nodes) as reached:
         runs = node_runs(reached)
@@ -100,10 +102,8 @@ def ranks_of(found: Found, text: str | None) -> frozenset[int] | None:
     from dslaunch.cli.screens import check_ranks, parse_ranks
 
     ranks = parse_ranks(text)
-    about = found.local.about if found.local is not None else {}
-    world_size = about.get("world_size")
-    if isinstance(world_size, int) and not about.get("attempt"):
-        check_ranks(ranks, world_size, text)
+    if found.local is not None and not found.local.record.attempt:
+        check_ranks(ranks, found.local.record.world_size, text)
     return ranks
 
 
@@ -112,7 +112,7 @@ def _unknown(name: str, why: str) -> UsageError:
     return UsageError(f"no run {name!r}: {why}", hint=hint)
 
 
-def _nodes(cluster: Cluster, hosts: tuple[str, ...] | list[str]) -> tuple[Node, ...]:
+def _nodes(cluster: Cluster, hosts: tuple[str, ...]) -> tuple[Node, ...]:
     by_host = {node.host: node for node in cluster.nodes}
     return tuple(by_host[host] for host in hosts if host in by_host)
 

@@ -13,10 +13,13 @@ from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterFile, open_
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dslaunch.cluster.model import Cluster
-    from dslaunch.run.state import Local, RunState
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.outcome import Outcome
+    from dslaunch.run.state import RunState
 
 HEAD = ("RUN", "STATE", "NODES", "RANKS", "LAUNCHER", "STARTED")
 
@@ -34,9 +37,11 @@ def ps(
     """
     import json as jsonlib
 
-    from dslaunch.run.state import as_data, local_runs
+    from dslaunch.run.local import local_runs
+    from dslaunch.run.state import as_data
 
-    local = local_runs(os.environ)
+    known = local_runs(os.environ)
+    local = known.started
     states, silent = ask_nodes(clusters(file, local))
     shown = [s for s in states.values() if everything or "running" in s.state or is_bad(s)]
     jobs = slurm_runs.standings([run for run in local if slurm_runs.is_slurm(run)])
@@ -50,11 +55,13 @@ def ps(
         rows = [*recorded_rows, *map(state_row, shown)]
         none = "no runs" if everything else "no run goes on; --all lists those that are over"
         ui.result(ui.table([HEAD, *rows], ui.width()) if rows else none)
+    for error in known.unreadable:
+        ui.say(error.message)
     for host, why in silent.items():
         ui.say(f"no answer from {host}: {why}")
 
 
-def _goes_on(run: Local, job: slurm_runs.Standing | None) -> bool:
+def _goes_on(run: LocalRun, job: slurm_runs.Standing | None) -> bool:
     """Whether a run of which no node tells anything is not over, or may not be."""
     if job is not None:
         return job.goes_on
@@ -66,7 +73,7 @@ def is_bad(state: RunState) -> bool:
     return state.state == "orphaned"
 
 
-def clusters(file: Path | None, local: list[Local]) -> list[Cluster]:
+def clusters(file: Path | None, local: Sequence[LocalRun]) -> list[Cluster]:
     """Whose nodes to ask: those of the given or default file, else of the runs that may go on."""
     from pathlib import Path as AnyPath
 
@@ -75,9 +82,7 @@ def clusters(file: Path | None, local: list[Local]) -> list[Cluster]:
 
         return [open_cluster(find_cluster(file))]
     going = [
-        run
-        for run in local
-        if (run.living or run.about["detached"]) and not slurm_runs.is_slurm(run)
+        run for run in local if (run.living or run.record.detached) and not slurm_runs.is_slurm(run)
     ]
     found: dict[str, Cluster] = {}
     for run in going:
@@ -111,17 +116,17 @@ def state_row(state: RunState) -> tuple[str, ...]:
     return (state.run, state.state, nodes, str(ranks), state.launcher, ago(state.started))
 
 
-def local_row(run: Local, job: slurm_runs.Standing | None = None) -> tuple[str, ...]:
+def local_row(run: LocalRun, job: slurm_runs.Standing | None = None) -> tuple[str, ...]:
     """A run of which no node knows anything, as this machine recorded it, with the nodes that
     SLURM gave it."""
-    about = run.about
-    nodes = str(len(about["hosts"])) if job is None else job.nodes
+    record = run.record
+    nodes = str(len(record.hosts)) if job is None else job.nodes
     state = local_state(run) if job is None else job.word
-    counts = (nodes, str(about["world_size"]))
-    return (run.run, state, *counts, str(about["launcher"]), ago(about["started"]))
+    counts = (nodes, str(record.world_size))
+    return (run.run, state, *counts, record.launcher, ago(record.started))
 
 
-def local_state(run: Local) -> str:
+def local_state(run: LocalRun) -> str:
     """How a recorded run stands, in a word."""
     if slurm_runs.is_slurm(run):
         return slurm_runs.state(run)
@@ -130,15 +135,20 @@ def local_state(run: Local) -> str:
     if run.result is None:
         return "unknown"
     words = {"ok": "ended well", "failed": "failed", "interrupted": "stopped"}
-    return words.get(str(run.result["status"]), "unknown")
+    return words[run.result.status]
 
 
-def local_data(run: Local, job: slurm_runs.Standing | None = None) -> dict[str, Any]:
+def local_data(run: LocalRun, job: slurm_runs.Standing | None = None) -> dict[str, Any]:
     """A recorded run for JSON; of a job of SLURM also its nodes and why it is unknown."""
-    data = {"run": run.run, **run.about, "result": run.result}
+    data = {"run": run.run, **run.record.as_dict(), "result": result_data(run.result)}
     if job is None:
         return {**data, "state": local_state(run)}
     return {**data, "state": job.word, "nodes": job.nodes, "unknown": job.unknown}
+
+
+def result_data(result: Outcome | None) -> dict[str, Any] | None:
+    """How a run ended, for JSON; None: it is not known."""
+    return None if result is None else result.as_dict()
 
 
 def ago(when: float) -> str:

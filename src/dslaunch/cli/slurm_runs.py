@@ -11,10 +11,11 @@ from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.slurm.states import GONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.state import Local
+    from dslaunch.run.local import LocalRun, LocalRuns
+    from dslaunch.run.outcome import Outcome
     from dslaunch.run.watch import Screen
     from dslaunch.slurm.job import Submitted
     from dslaunch.slurm.states import JobInfo
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 HEAD = ("JOB", "STATE", "NODES", "STARTS", "REASON")
 
 
-def is_slurm(run: Local | None) -> bool:
+def is_slurm(run: LocalRun | None) -> bool:
     """Whether a recorded run is a job of SLURM."""
-    return run is not None and isinstance(run.about.get("slurm"), dict)
+    return run is not None and run.record.slurm is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class Standing:
     """The code of why it cannot be told now."""
 
 
-def state(run: Local) -> str:
+def state(run: LocalRun) -> str:
     """How it stands, in a word or two; by the record alone once the end was seen."""
     return standings([run])[run.run].word
 
 
-def standings(runs: list[Local]) -> dict[str, Standing]:
+def standings(runs: Sequence[LocalRun]) -> dict[str, Standing]:
     """How runs stand, by name. A cluster that does not answer is asked once."""
     from dslaunch.slurm.client import here
     from dslaunch.slurm.failures import OF_THE_JOB, UnknownNow
@@ -84,9 +85,8 @@ def _standing(jobs: tuple[JobInfo, ...]) -> Standing:
     return Standing(_word(jobs), nodes or "-", goes_on=not all(info.over for info in jobs))
 
 
-def _word_of(result: Mapping[str, Any]) -> str:
-    words = {"ok": "ended well", "failed": "failed", "interrupted": "stopped"}
-    return words.get(str(result["status"]), "unknown")
+def _word_of(result: Outcome) -> str:
+    return {"ok": "ended well", "failed": "failed", "interrupted": "stopped"}[result.status]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Told:
     """What SLURM and the record tell of a run."""
 
     jobs: tuple[JobInfo, ...]
-    result: Mapping[str, Any] | None
+    result: Outcome | None
     """Once it is over."""
     unknown: DslaunchError | None = None
     """Why SLURM does not tell how it stands now; None: it does, or the end was seen before."""
@@ -107,12 +107,12 @@ class Told:
         return _word(self.jobs) if self.result is None else _word_of(self.result)
 
 
-def page(run: Local) -> str:
+def page(run: LocalRun) -> str:
     """The job, each task and component of it, and why it ended, waits or is unknown."""
     from dslaunch.cli.ps import ago
 
     told = _told(run)
-    head = f"{run.run}: {told.word}, job {_made(run).number}, started {ago(run.about['started'])}"
+    head = f"{run.run}: {told.word}, job {_made(run).number}, started {ago(run.record.started)}"
     rows = [HEAD, *(_row(info) for info in told.jobs)] if told.jobs else []
     outputs = {info.output or _made(run).output for info in told.jobs if info.component == 0}
     lines = [head, *([ui.table(rows, ui.width())] if rows else []), *_why(told.result)]
@@ -122,42 +122,44 @@ def page(run: Local) -> str:
     return "\n".join(lines)
 
 
-def _why(result: Mapping[str, Any] | None) -> list[str]:
+def _why(result: Outcome | None) -> list[str]:
     """The verdict: the rank or node that failed first, the reason, what to do."""
     if result is None:
         return []
-    lines = [str(result["message"])]
-    lines += [f"reason: {result['what']}"] if result.get("what") else []
-    lines += [f"hint: {result['hint']}"] if result.get("hint") else []
+    lines = [result.message]
+    lines += [f"reason: {result.what}"] if result.what else []
+    lines += [f"hint: {result.hint}"] if result.hint else []
     return lines
 
 
-def data(run: Local) -> dict[str, Any]:
+def data(run: LocalRun) -> dict[str, Any]:
     """The same for JSON."""
     from dataclasses import asdict
+
+    from dslaunch.cli.ps import result_data
 
     told = _told(run)
     jobs = [asdict(info) for info in told.jobs]
     unknown = None if told.unknown is None else code_of(told.unknown)
-    found = {"run": run.run, "state": told.word, "jobs": jobs, "result": told.result}
+    found = {"run": run.run, "state": told.word, "jobs": jobs, "result": result_data(told.result)}
     return {**found, "unknown": unknown}
 
 
-def _told(run: Local) -> Told:
+def _told(run: LocalRun) -> Told:
     """The jobs as SLURM has them, and the result once they are over. SLURM is not needed for a run
     whose end was seen before."""
-    from dslaunch.run.state import recorded_result
+    from dslaunch.run.local import recorded_outcome
 
     try:
         jobs = _jobs(run)
     except DslaunchError as error:
         return Told((), run.result, error if run.result is None else None)
     known = tuple(info for info in jobs if info.state != GONE)
-    result = recorded_result(run.directory)
+    result = recorded_outcome(run.directory)
     return Told(known or (jobs if run.result is None else ()), result)
 
 
-def show(run: Local, screen: Screen, *, follow: bool) -> None:
+def show(run: LocalRun, screen: Screen, *, follow: bool) -> None:
     """Give what it has written; with `follow` until it is over or Ctrl-C, which leaves it alone."""
     from dslaunch.run.interrupts import Interrupts
     from dslaunch.run.watch import Watch
@@ -174,7 +176,7 @@ def show(run: Local, screen: Screen, *, follow: bool) -> None:
         following.to_the_end(until=lambda: wishes.count > 0)
 
 
-def attach(run: Local, screen: JsonScreen | TerminalScreen) -> int:
+def attach(run: LocalRun, screen: JsonScreen | TerminalScreen) -> int:
     """Follow it to its end, say how it ended, and give its exit code.
 
     Ctrl-C leaves it alone: 130.
@@ -186,9 +188,9 @@ def attach(run: Local, screen: JsonScreen | TerminalScreen) -> int:
 
     made = _made(run)
     if run.result is not None:
-        ui.say(f"run {run.run} is over: {run.result['message']}")
+        ui.say(f"run {run.run} is over: {run.result.message}")
         ui.say(f"`dslaunch logs {run.run}` prints what it wrote")
-        return int(run.result["exit_code"])
+        return run.result.exit_code
     with Interrupts() as wishes:
         outcome = follow(here(), made, Watch(screen), _tell, until=lambda: wishes.count > 0)
     if outcome is None:
@@ -210,16 +212,14 @@ def is_part(name: str) -> bool:
     return said is not None and ("_" in name or "+" in name)
 
 
-def by_number(name: str, environ: Mapping[str, str]) -> Local | None:
+def by_number(name: str, local: LocalRuns) -> LocalRun | None:
     """The latest run of this machine whose job has that number. Raises UsageError for a number
     that jobs of several clusters have."""
-    from dslaunch.run.state import local_runs
-
     said = JOB.fullmatch(name)
     if said is None:
         return None
-    found: dict[str, Local] = {}
-    for run in local_runs(environ):
+    found: dict[str, LocalRun] = {}
+    for run in local.started:
         job = _made(run).job if is_slurm(run) else None
         if job is not None and job.number == said["number"]:
             found[job.cluster] = run
@@ -231,7 +231,7 @@ def by_number(name: str, environ: Mapping[str, str]) -> Local | None:
     return next(iter(found.values()), None)
 
 
-def stop(run: Local, grace: float | None) -> str:
+def stop(run: LocalRun, grace: float | None) -> str:
     """Cancel it; give its number.
 
     With `grace` the ranks get TERM and so many seconds before. Without, the site's KillWait says
@@ -264,7 +264,7 @@ def stop(run: Local, grace: float | None) -> str:
     return made.number
 
 
-def no_stacks(run: Local) -> UsageError:
+def no_stacks(run: LocalRun) -> UsageError:
     """Why stacks of a SLURM job cannot be shown, and what to do instead."""
     made = _made(run)
     number = made.number
@@ -280,7 +280,7 @@ def no_stacks(run: Local) -> UsageError:
     )
 
 
-def _made(run: Local) -> Submitted:
+def _made(run: LocalRun) -> Submitted:
     from dslaunch.slurm.job import submitted
 
     made = submitted(run)
@@ -288,7 +288,7 @@ def _made(run: Local) -> Submitted:
     return made
 
 
-def _jobs(run: Local) -> tuple[JobInfo, ...]:
+def _jobs(run: LocalRun) -> tuple[JobInfo, ...]:
     from dslaunch.slurm.client import here
     from dslaunch.slurm.job import stand
 

@@ -11,7 +11,8 @@ from dslaunch.cli.ps import ago, local_data, local_state
 from dslaunch.errors import DslaunchError
 
 if TYPE_CHECKING:
-    from dslaunch.run.state import Local, OnNode, RunState
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.state import OnNode, RunState
 
 HEAD = ("NODE", "STATE", "RANKS", "LAST EVENT")
 
@@ -73,10 +74,10 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
 
 
-def recorded_page(run: Local) -> str:
+def recorded_page(run: LocalRun) -> str:
     """A run that is over, from this machine's record."""
-    lines = [f"{run.run}: {local_state(run)}, started {ago(run.about['started'])}"]
+    lines = [f"{run.run}: {local_state(run)}, started {ago(run.record.started)}"]
     if run.result is not None:
-        lines += [str(run.result["message"])]
-        lines += [f"hint: {run.result['hint']}"] if run.result.get("hint") else []
+        lines += [run.result.message]
+        lines += [f"hint: {run.result.hint}"] if run.result.hint else []
     return "\n".join([*lines, f"logs: {run.directory / 'logs'}"])

@@ -1,55 +1,20 @@
-"""The runs as the state directory of this machine, and the nodes themselves, know them."""
+"""The runs as their nodes know them."""
 
 from __future__ import annotations
 
-import json
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from dslaunch.cluster.model import Cluster
-from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.errors import NodeFailure
 from dslaunch.protocol.queries import RUN_ON_NODE, RUNS, Answers, RunOnNode
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.reach import Reached, ask
-from dslaunch.run.record import ABOUT, CLUSTER, RESULT, is_held, runs_directory
 from dslaunch.run.watch import read_event
 
-LATEST = "latest"
-Value = TypeVar("Value")
 NodeState = Literal["running", "ended", "orphaned", "unreachable", "nothing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A run that was started from this machine."""
-
-    run: str
-    directory: Path
-    about: Mapping[str, Any]
-    """What is written down at the start: program, hosts, detached, started."""
-    living: bool
-    """Whether its launcher is running."""
-    result: Mapping[str, Any] | None
-
-    def cluster(self) -> Cluster:
-        """The cluster as it was when the run began. Raises UsageError if that cannot be read."""
-        from pydantic import TypeAdapter
-
-        path = self.directory / CLUSTER
-        try:
-            return TypeAdapter(Cluster).validate_json(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            raise UsageError(
-                f"{self.run}: its record of the cluster cannot be read: {path} is damaged, or of "
-                "another version of dslaunch",
-                hint="name the cluster file",
-            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,98 +73,6 @@ def history_of(events: Iterable[Event]) -> History:
     if ends and not any(failed(e) and not e.asked for e in history.events):
         history.timed_out = ends[0].text
     return history
-
-
-# ---------------------------------------------------------------- this machine
-
-
-def local_runs(environ: Mapping[str, str]) -> list[Local]:
-    """The runs that were started from this machine, by the time of their start, the newest last.
-
-    Not by the directory's time, which every note in a record changes. Raises UsageError.
-    """
-    return sorted(_without_parts_of_jobs(_recorded(environ)), key=_started)
-
-
-def _recorded(environ: Mapping[str, str]) -> list[Local]:
-    """All records. Raises UsageError."""
-    try:
-        directories = sorted(path for path in runs_directory(environ).iterdir() if _is_own(path))
-    except OSError:
-        return []
-    return [run for run in map(_local, directories) if run is not None]
-
-
-def _without_parts_of_jobs(runs: list[Local]) -> Iterator[Local]:
-    """The runs without those that ran within a job of SLURM that is one of them: the job is what
-    was started, and is looked after as a whole."""
-    jobs = [run.about["slurm"] for run in runs if isinstance(run.about.get("slurm"), dict)]
-    tokens = {job.get("token") for job in jobs} - {"", None}
-    for run in runs:
-        if run.about.get("submission") not in tokens:
-            yield run
-
-
-def _started(run: Local) -> float:
-    when = run.about.get("started")
-    return float(when) if isinstance(when, int | float) else 0.0
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a record is of this user: earlier versions let the group write beside it."""
-    about = path.lstat()
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-
-
-def _local(directory: Path) -> Local | None:
-    about = _json(directory / ABOUT)
-    if about is None:
-        return None
-    return Local(directory.name, directory, about, is_held(directory), _json(directory / RESULT))
-
-
-def recorded_result(directory: Path) -> Mapping[str, Any] | None:
-    """The result that is recorded by now; None: the end was not seen."""
-    return _json(directory / RESULT)
-
-
-def find_local(name: str, environ: Mapping[str, str]) -> Local | None:
-    """The run of that name, of which it is the only one that begins so, or the latest.
-
-    Raises UsageError if several begin so.
-    """
-    runs = local_runs(environ)
-    if name == LATEST:
-        if not runs:
-            raise UsageError("no run was started from this machine")
-        return runs[-1]
-    return one_of({run.run: run for run in runs}, name)
-
-
-def find_exactly(name: str, environ: Mapping[str, str]) -> Local | None:
-    """The run of exactly that name; None without one."""
-    return next((run for run in _recorded(environ) if run.run == name), None)
-
-
-def one_of(runs: Mapping[str, Value], name: str) -> Value | None:
-    """The run of that name, or the only one that begins so; None without one.
-
-    Raises UsageError if several begin so.
-    """
-    if name in runs:
-        return runs[name]
-    alike = [run for run in runs if run.startswith(name)]
-    if len(alike) > 1:
-        raise UsageError(f"several runs begin with {name!r}: {', '.join(alike)}")
-    return runs[alike[0]] if alike else None
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 # ---------------------------------------------------------------- the nodes

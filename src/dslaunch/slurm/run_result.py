@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from dslaunch.render.supervised import RESULT_SUFFIX
+from dslaunch.run.local import read_outcome
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.record import read_private
 from dslaunch.slurm.states import whole_number
@@ -42,17 +42,6 @@ def of_job(environ: Mapping[str, str]) -> dict[str, str | int]:
     return asdict(_OfJob(slurm_job=job, slurm_start=restarts + 1))
 
 
-@cache
-def _reader() -> TypeAdapter[Outcome]:
-    from dslaunch.protocol.messages import Evidence
-    from dslaunch.run import events
-
-    namespace = {"Event": events.Event, "Evidence": Evidence}
-    adapter = TypeAdapter(Outcome)
-    adapter.rebuild(force=True, _types_namespace=namespace)
-    return adapter
-
-
 def read_result(output: str, *, job: str, start: int) -> Outcome | None:
     """The result of the run in a job that has that output, at its last start, which is `start`.
 
@@ -62,7 +51,7 @@ def read_result(output: str, *, job: str, start: int) -> Outcome | None:
     try:
         text = read_private(Path(f"{output}{RESULT_SUFFIX}"), LARGEST)
         whose = _OF_JOB.validate_json(text)
-        result = _reader().validate_json(text)
+        result = read_outcome(text)
     except (OSError, ValueError):
         return None
     return result if whose.slurm_job == job and whose.slurm_start >= start else None

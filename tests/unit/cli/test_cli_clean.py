@@ -16,6 +16,7 @@ from dslaunch.cli import clean, ps
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.state import OnNode, RunState
 
+JOB = {"job": "7", "groups": [[2, 1]], "direct": True}
 CLUSTER = """\
 {"name": "pod", "nodes": [{"host": "n1", "slots": [0]}, {"host": "n2", "slots": [0]}]}
 """
@@ -31,7 +32,10 @@ class Records:
         """A run to which nothing was written for so many days."""
         directory = self.home / "runs" / name
         (directory / "logs").mkdir(parents=True)
-        told = {"detached": False, "hosts": ["n1", "n2"], "agents": name, **about}
+        told = {
+            "program": "job.py", "cluster": "pod", "launcher": "direct", "world_size": 2,
+            "detached": False, "hosts": ["n1", "n2"], "agents": name, "started": 1.0, **about,
+        }  # fmt: skip
         (directory / "run.json").write_text(json.dumps(told))
         (directory / "cluster.json").write_text(CLUSTER)
         (directory / "lock").touch()
@@ -109,7 +113,7 @@ def test_a_detached_run_is_kept_unless_all_its_nodes_say_that_it_is_over(
 def test_a_job_of_slurm_is_kept_while_it_waits_or_runs(
     records: Records, monkeypatch: pytest.MonkeyPatch, state: str, kept: bool
 ) -> None:
-    records.add("job", days=40, slurm={"job": "7"})
+    records.add("job", days=40, slurm=JOB)
     monkeypatch.setattr(clean.slurm_runs, "data", lambda run: {"state": state})
     clean.clean(older="30d")
     assert bool(records.left) is kept
@@ -121,7 +125,7 @@ def test_a_job_of_a_slurm_that_does_not_answer_is_kept(
     def silent(run: object) -> dict[str, object]:
         raise DslaunchError("the controller does not answer")
 
-    records.add("job", days=40, slurm={"job": "7"})
+    records.add("job", days=40, slurm=JOB)
     monkeypatch.setattr(clean.slurm_runs, "data", silent)
     clean.clean(older="30d")
     assert records.left == {"job"}
@@ -139,8 +143,7 @@ def test_an_age_that_is_none_and_options_about_nodes_are_refused(records: Record
 def test_a_record_of_another_version_does_not_keep_ps_from_the_others(
     records: Records, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = {"detached": True, "world_size": 2, "launcher": "direct", "started": time.time()}
-    records.add("old", days=1, **known)
+    records.add("old", days=1, detached=True)
     records.home.joinpath("runs/old/cluster.json").write_text('{"nodes": 3}')
     ps.ps(everything=True)
     told = capsys.readouterr()

@@ -11,8 +11,8 @@ from tests.unit.slurm.squeue import SUBMITTED, row
 
 from dslaunch.cli import lookup, slurm_runs
 from dslaunch.errors import UsageError
-from dslaunch.run.record import ABOUT
-from dslaunch.run.state import find_exactly, find_local, local_runs
+from dslaunch.run.local import local_runs
+from dslaunch.run.run_record import FILE
 from dslaunch.slurm import client
 from dslaunch.slurm.client import Client, Done
 
@@ -34,12 +34,13 @@ def record(state: Path, run: str, number: str, started: float, cluster: str = ""
     }  # fmt: skip
     about = {
         "hosts": ["filed1", "filed2", "filed3"], "world_size": 2, "launcher": "direct",
-        "started": started, "detached": False, "agents": run, "slurm": slurm,
+        "program": "train.py", "cluster": "pod", "started": started, "detached": False,
+        "agents": run, "slurm": slurm,
     }  # fmt: skip
     directory = state / "runs" / run
     directory.mkdir(parents=True, mode=0o700)
     (directory.parent).chmod(0o700)
-    (directory / ABOUT).write_text(json.dumps(about))
+    (directory / FILE).write_text(json.dumps(about))
 
 
 def environ(state: Path) -> dict[str, str]:
@@ -47,7 +48,7 @@ def environ(state: Path) -> dict[str, str]:
 
 
 def by_number(state: Path, word: str) -> str | None:
-    found = slurm_runs.by_number(word, environ(state))
+    found = slurm_runs.by_number(word, local_runs(environ(state)))
     return found.run if found else None
 
 
@@ -83,7 +84,7 @@ def test_a_number_of_several_clusters_is_ambiguous(state_directory: Path) -> Non
 def test_the_latest_run_is_the_one_that_was_started_last(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "11", LATER)
     record(state_directory, "1122-101010-b-0002", "12", 1.0)  # its directory is the newest
-    found = find_local("latest", environ(state_directory))
+    found = local_runs(environ(state_directory)).find("latest")
     assert found is not None
     assert found.run == "1122-101010-a-0001"
 
@@ -109,7 +110,7 @@ def standings(
     state: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> list[slurm_runs.Standing]:
     monkeypatch.setattr(client, "here", lambda: Client({}, site))
-    runs = local_runs(environ(state))
+    runs = local_runs(environ(state)).runs
     return list(slurm_runs.standings(runs).values())
 
 
@@ -138,7 +139,7 @@ def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(
 ) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     monkeypatch.setattr(client, "here", lambda: Client({}, Site(DOWN)))
-    (run,) = local_runs(environ(state_directory))
+    (run,) = local_runs(environ(state_directory)).runs
     assert slurm_runs.data(run) == {
         "run": run.run, "state": "unknown", "jobs": [], "result": None, "unknown": "no-contact"
     }  # fmt: skip
@@ -153,7 +154,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     said = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
     monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(1, "", said))))
-    (run,) = local_runs(environ(state_directory))
+    (run,) = local_runs(environ(state_directory)).runs
     with pytest.raises(UsageError, match="does not know job 12"):
         slurm_runs.stop(run, None)
 
@@ -162,12 +163,13 @@ def test_the_run_within_a_supervised_job_is_no_run_beside_it(state_directory: Pa
     record(state_directory, "1122-101010-a-0001", "11", 1.0)
     record(state_directory, "1122-101010-b-0002", "12", 2.0)
     runs = state_directory / "runs"
-    job, inner = runs / "1122-101010-a-0001" / ABOUT, runs / "1122-101010-b-0002" / ABOUT
+    job, inner = runs / "1122-101010-a-0001" / FILE, runs / "1122-101010-b-0002" / FILE
     about = json.loads(job.read_text())
     about["slurm"]["token"] = "dslaunch-0123456789abcdef"
     job.write_text(json.dumps(about))
     within = {**json.loads(inner.read_text()), "submission": "dslaunch-0123456789abcdef"}
     del within["slurm"]
     inner.write_text(json.dumps(within))
-    assert [run.run for run in local_runs(environ(state_directory))] == ["1122-101010-a-0001"]
-    assert find_exactly("1122-101010-b-0002", environ(state_directory)) is not None
+    known = local_runs(environ(state_directory))
+    assert [run.run for run in known.started] == ["1122-101010-a-0001"]
+    assert known.exactly("1122-101010-b-0002") is not None
