@@ -12,7 +12,7 @@ from dslaunch.cli import ui
 def schema(
     of: Annotated[
         Literal["cluster", "run"],
-        typer.Argument(metavar="[cluster|run]", help="The cluster file, or the record of a run."),
+        typer.Argument(metavar="NAME", help="`cluster`: the cluster file; `run`: a run's record."),
     ] = "cluster",
 ) -> None:
     """Print the JSON Schema of the cluster file, or of the record of a run.
