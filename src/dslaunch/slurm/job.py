@@ -18,10 +18,15 @@ from dslaunch.slurm.aftermath import aftermath
 from dslaunch.slurm.client import Client, gone
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId, seen
-from dslaunch.slurm.job_verdict import Written, completed, read_written
+from dslaunch.slurm.job_files import (
+    Written,
+    completed,
+    read_result,
+    read_written,
+    with_cause,
+)
 from dslaunch.slurm.last_seen import last_seen, note_seen
 from dslaunch.slurm.output import Layout
-from dslaunch.slurm.run_result import read_result, with_cause
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending, Verdict
 from dslaunch.slurm.verdict_text import outcome_of
