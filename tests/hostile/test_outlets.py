@@ -55,9 +55,7 @@ FINDINGS = (
     Finding("clock.skew", "pass", ("node1", "node2"), "within 1 s"),
 )
 NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
-REPORT = Report(
-    Scope(CLUSTER, CLUSTER.nodes), Facts(TEXT, "c.yaml", "t", 1.7e9, NODES, {}), FINDINGS
-)
+REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
 EXIT = Event(5.0, "exit", "node1", 0, code=1, text="bad", evidence=Evidence(error_file="oh"))
 EVENTS = (
     *(Event(1.0, kind, "node1", 0, text="why") for kind in ("connected", "started", "joined")),
