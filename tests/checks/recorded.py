@@ -131,7 +131,7 @@ def scope_of(case: Case, name: str) -> Scope:
     return Scope(cluster, nodes_used, job, files=files, **told)
 
 
-def facts_of(case: Case, check: Check) -> tuple[Scope, Facts]:
+def facts_of(case: Case, check: Check) -> Facts:
     """The recorded answers as if the nodes had been asked round by round."""
     scope = scope_of(case, case.check)
     answers: dict[str, dict[str, Table]] = {host: {} for host in case.hosts}
@@ -155,7 +155,7 @@ def facts_of(case: Case, check: Check) -> tuple[Scope, Facts]:
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
-    return scope, Facts("", "c.yaml", scope.token, 0.0, nodes, {}, here=own)
+    return Facts(scope, 0.0, nodes, {}, own)
 
 
 def node_facts(case: Case, host: str, answers: Table) -> NodeFacts:
@@ -182,8 +182,7 @@ def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str
 
 def findings(case: Case, check: Check) -> tuple[Finding, ...]:
     """What the check says of it."""
-    scope, facts = facts_of(case, check)
-    report = judge(scope, facts, {case.check: check})
+    report = judge(facts_of(case, check), {case.check: check})
     return tuple(finding for finding in report.findings if finding.check != REACHED)
 
 

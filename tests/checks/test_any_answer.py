@@ -173,6 +173,6 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     here = check.here(scope) if check.here else {}
     own = {q.key: data.draw(answer(q)) for q in here.values()}
     facts = {host: NodeFacts(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
-    whole = Facts("", "c.yaml", scope.token, 0.0, facts, {}, here=own)
-    found = [f for f in judge(scope, whole, {name: check}).findings if f.check != REACHED]
+    whole = Facts(scope, 0.0, facts, {}, own)
+    found = [f for f in judge(whole, {name: check}).findings if f.check != REACHED]
     assert all(f.level in LEVELS and f.found and f.hosts for f in found)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import pytest
 
 from dslaunch.cli.clean import cleaned, words
-from dslaunch.cli.ps import state_row
 from dslaunch.cli.status import page as status_page
 from dslaunch.cluster.model import Allocation, Cluster, Node
 from dslaunch.errors import DslaunchError, NodeError, NodeFailure
@@ -37,6 +36,7 @@ from dslaunch.protocol.queries import (
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.report import stacks
 from dslaunch.report.live import JsonScreen, TerminalScreen, decision_rows
+from dslaunch.report.status import run_row
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.interrupts import Interrupts
@@ -44,7 +44,7 @@ from dslaunch.run.prepare import decide
 from dslaunch.run.reach import Reached
 from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import Source
-from dslaunch.run.state import as_data, node_runs
+from dslaunch.run.status import node_runs
 from dslaunch.run.watch import Watch, read_event
 from tests.hostile.mutations import Mutation, mutations, sample
 
@@ -252,15 +252,15 @@ def test_no_record_of_a_run_does_more_than_fail_its_node(variants: int) -> None:
     def look(changed: Mutation) -> None:
         sessions = {s.host: s for s in sessions_of(("runs", changed), bad_first=False)}
         reached = Reached(sessions)
-        states = node_runs(reached)
+        statuses = node_runs(reached)
         assert set(reached.failures) <= {"bad"}
         # whatever the other says, the honest node's run is there, with the honest node
-        assert "good" in states[str(RUN["run"])].hosts
-        for state in states.values():
-            assert set(state.hosts) <= set(HOSTS)
-            state_row(state)
-            status_page(state)
-            json.dumps(as_data(state))
+        assert "good" in statuses[str(RUN["run"])].nodes
+        for status in statuses.values():
+            assert set(status.nodes) <= set(HOSTS)
+            run_row(status)
+            status_page(status)
+            json.dumps(status.as_dict())
 
     for changed in sample({"value": [RUN]}, 4 * variants):
         within_time(lambda changed=changed: look(changed))  # type: ignore[misc]

@@ -16,7 +16,7 @@ from dslaunch.run.follow import Follower
 from dslaunch.run.outcome import History, judge
 from dslaunch.run.reach import answer_of, ask, reach
 from dslaunch.run.session import Lost
-from dslaunch.run.state import node_runs
+from dslaunch.run.status import node_runs
 from dslaunch.run.watch import Watch
 from tests.hostile.conftest import HostileCluster
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch import terminal
-from dslaunch.cli import ps, slurm_runs, status, ui
+from dslaunch.cli import status, ui
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, Header
 from dslaunch.errors import ConfigError, NodeError, NodeFailure, Problem
@@ -30,12 +30,15 @@ from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import Report
 from dslaunch.protocol.messages import Evidence
 from dslaunch.report import checkpoint, junit, lint, live, markdown, page, preflight, stacks
+from dslaunch.report import status as run_status
 from dslaunch.report import topology as topology_report
 from dslaunch.report.outlet import ERASE
 from dslaunch.report.topology_svg import drawing
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.state import OnNode, RunState
+from dslaunch.run.run_record import JobRecord, RunRecord
+from dslaunch.run.run_state import State
+from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.states import JobInfo
 from dslaunch.topology import advise, compare
 from dslaunch.topology.model import Gpu, Host, Nic, Topology, Trouble
@@ -52,9 +55,7 @@ FINDINGS = (
     Finding("clock.skew", "pass", ("node1", "node2"), "within 1 s"),
 )
 NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
-REPORT = Report(
-    Scope(CLUSTER, CLUSTER.nodes), Facts(TEXT, "c.yaml", "t", 1.7e9, NODES, {}), FINDINGS
-)
+REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
 EXIT = Event(5.0, "exit", "node1", 0, code=1, text="bad", evidence=Evidence(error_file="oh"))
 EVENTS = (
     *(Event(1.0, kind, "node1", 0, text="why") for kind in ("connected", "started", "joined")),
@@ -81,9 +82,14 @@ OUTCOME = Outcome(
 PLAN = Plan(
     "pod", "direct", 1, Rendezvous("a", 1), (), decisions=(Decision("master", "a:1", "so"),)
 )
-STATE = RunState(
-    "run-1", "pod", "torchrun", 1.0, False, ("node1", "node2"),
-    {"node1": OnNode("running", (0, 1), EVENTS[:3], (12,)), "node2": OnNode("unreachable")},
+RECORD = RunRecord(
+    program="train.py", cluster="pod", launcher="torchrun", hosts=("node1", "node2"), world_size=4,
+    detached=True, agents="run-1", started=1.0, machine="login",
+)  # fmt: skip
+STATUS = RunStatus(
+    "run-1", State.UNKNOWN, RECORD,
+    {"node1": NodeStatus("running", (0, 1), EVENTS[:3], (12,)), "node2": NodeStatus("unreachable")},
+    result=OUTCOME, unknown=Unknown("no-answer", "no answer from node2"), output=("/logs",),
 )  # fmt: skip
 CHECKPOINT = Checkpoint(
     ".", "step1", Header(stage=2, world=1, parallel=1, version="0.15"),
@@ -98,7 +104,11 @@ WIRED = Topology(
 )  # fmt: skip
 UNREAD = Topology("none", trouble=Trouble("unreadable", "no matrix", "run it again"))
 JOB = JobInfo("12", "RUNNING", "why", nodes="node[1-2]", output="/out", array="1")
-RUNNING = STATE.nodes["node1"]
+JOB_STATUS = RunStatus(
+    "run-2", State.RUNNING,
+    RECORD.model_copy(update={"slurm": JobRecord(job="12", groups=((2, 2),), direct=True)}),
+    jobs=(JOB,), output=("/out",),
+)  # fmt: skip
 
 
 def _by_host(each: Callable[[Any], Any] = laden) -> dict[str, Topology]:
@@ -109,8 +119,10 @@ def _run(values: Callable[[Any], Any]) -> Iterator[str]:
     yield from live.outcome_rows(values(OUTCOME), Path("/d"), brief=False)
     yield from live.decision_rows(values(PLAN.decisions))
     yield from live.decision_rows(values(PLAN.decisions), 60)
-    yield status.page(values(STATE))
-    yield ui.table([ps.HEAD, ps.state_row(values(STATE))])
+    for found in (STATUS, JOB_STATUS):
+        yield status.page(values(found))
+        yield ui.table([run_status.RUNS_HEAD, run_status.run_row(values(found))])
+        yield json.dumps(values(found).as_dict())
     yield stacks.page(stacks.fold(_stacks(values)))
     yield json.dumps(stacks.as_json(stacks.fold(_stacks(values))))
 
@@ -153,7 +165,6 @@ def _files(values: Callable[[Any], Any]) -> Iterator[str]:
         yield form([values(REMARK)])
     named = replace(values(REMARK), file="a\x1b\udcff.json")  # no file has half of a character
     yield lint.as_sarif([named], "1")
-    yield ui.table([slurm_runs.HEAD, (values("12"), values("R"), values("n"), "1", values("x"))])
 
 
 @pytest.mark.parametrize("answers", [_run, _cluster, _files], ids=["run", "cluster", "files"])

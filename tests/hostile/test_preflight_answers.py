@@ -55,13 +55,13 @@ class Recorded:
         way = ScriptedTransport(nodes)
         survey = Survey(self.scope, {self.name: self.check}, lambda *_: None, way)
         answered = survey.run()
-        facts = Facts("", "", self.scope.token, 0.0, answered, survey.failures, here=self.here)
-        return survey, judge(self.scope, facts, {self.name: self.check})
+        facts = Facts(self.scope, 0.0, answered, survey.failures, self.here)
+        return survey, judge(facts, {self.name: self.check})
 
 
 def recorded(case: Case) -> Recorded:
     check = CHECKS[case.check]
-    scope, facts = facts_of(case, check)
+    facts = facts_of(case, check)
     sent = {
         host: {
             "hello": dict(of.hello),
@@ -71,15 +71,15 @@ def recorded(case: Case) -> Recorded:
         for host, of in facts.nodes.items()
     }
     as_sent = json.loads(json.dumps(sent))
-    return Recorded(case.check, replace(check, here=None), scope, as_sent, facts.here)
+    return Recorded(case.check, replace(check, here=None), facts.scope, as_sent, facts.here)
 
 
 def shown(report: Report, case: Recorded) -> str:
     """All that is made of a report, and of the facts for other commands."""
     facts = report.facts
-    hardware.node_local(case.scope, facts)
-    hardware.network(case.scope, facts)
-    for node in hardware.hardware(select(case.scope.cluster, Selection()), case.scope, facts):
+    hardware.node_local(facts)
+    hardware.network(facts)
+    for node in hardware.hardware(select(case.scope.cluster, Selection()), facts):
         assert node.host
     terminal = "\n".join(rows(report, 100, every=True, colour=False))
     pages = (as_json(report), as_markdown(report), as_junit(report))

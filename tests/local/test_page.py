@@ -33,7 +33,7 @@ def page() -> str:
     silent = {"node64": NodeFailure("node64", "timeout", "no answer in time")}
     hosts = tuple(node.host for node in cluster.nodes)
     nodes = {host: NodeFacts({}, {}, None, 0.1) for host in hosts[:-1]}
-    facts = Facts(text, "pod-a.yaml", "t", 1_700_000_000.0, nodes, silent)
+    facts = Facts(Scope(cluster, cluster.nodes), 1_700_000_000.0, nodes, silent)
     names = sorted(checks.built_in())
     findings = (
         Finding("ssh.connect", "fail", ("node64",), "no answer in time", "an answer", "look at it"),
@@ -42,7 +42,7 @@ def page() -> str:
         Finding("gpu.xid", "unknown", hosts[:-1], "the kernel's log needs root"),
         *(Finding(name, "pass", hosts[:-1], "fine") for name in names),
     )
-    return as_page(Report(Scope(cluster, cluster.nodes), facts, findings), checks.built_in())
+    return as_page(Report(facts, findings), checks.built_in())
 
 
 def browse(tmp_path: Path, html: str, size: tuple[int, int], *options: str) -> str:

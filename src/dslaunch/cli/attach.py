@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, screens, slurm_runs, ui
+from dslaunch.cli import lookup, screens, ui
 
 
 def attach(
@@ -19,44 +19,19 @@ def attach(
 
     Example: dslaunch attach latest
     """
-    from dslaunch.run.follow import Follower, nothing_reached
-    from dslaunch.run.interrupts import Interrupts
-    from dslaunch.run.reach import ask, reach
-    from dslaunch.run.watch import Watch
-
     found = lookup.find(run, file)
-    hosts = tuple(node.host for node in found.nodes)
     wanted = lookup.ranks_of(found, ranks)
-    screen = screens.make(hosts, json=json, ranks=wanted)
-    if found.local is not None and slurm_runs.is_slurm(found.local):
-        raise typer.Exit(slurm_runs.attach(found.local, screen))
-    with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
-        if not reached.sessions:
-            _over(found)
-            raise nothing_reached(reached, found.run)
-        ask(reached)  # measures the clocks
-        follower = Follower(reached, Watch(screen))
-        outcome = follower.follow(until=lambda: wishes.count > 0)
-        if follower.open:
-            ui.say(f"run {found.run} goes on; `dslaunch stop {found.run}` ends it")
-            raise typer.Exit(130)
-    ui.say(f"dslaunch: {outcome.message}")
+    screen = screens.make(found.hosts, json=json, ranks=wanted)
+    attached = found.attach(screen, ui.tell)
+    outcome = attached.outcome
+    if outcome is None:
+        ui.say(f"run {found.name} continues; `dslaunch stop {found.name}` ends it")
+        raise typer.Exit(130)
+    if attached.before:
+        ui.say(f"run {found.name} is over: {outcome.message}")
+        ui.say(f"`dslaunch logs {found.name}` prints what it wrote")
+    elif attached.directory is not None:
+        screen.outcome(outcome, attached.directory)
+    else:
+        ui.tell(outcome.message)
     raise typer.Exit(outcome.exit_code)
-
-
-def _over(found: lookup.Found) -> None:
-    """If the run is known to be over, say how it ended and exit like it."""
-    from dslaunch.run.reach import reach
-    from dslaunch.run.state import node_runs
-
-    with reach(found.cluster, found.nodes) as reached:
-        state = node_runs(reached).get(found.agents)
-    message, code = None, 0
-    if state is not None:
-        message, code = state.outcome().message, state.outcome().exit_code
-    elif found.local is not None and found.local.result is not None:
-        message, code = str(found.local.result["message"]), int(found.local.result["exit_code"])
-    if message is not None:
-        ui.say(f"run {found.run} is over: {message}")
-        ui.say(f"`dslaunch logs {found.run}` prints what it wrote")
-        raise typer.Exit(code)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dslaunch.cli import slurm_runs, ui
+from dslaunch.cli import ui
+from dslaunch.cli.lookup import handles, reports_on
 from dslaunch.cli.options import ClusterFile, find_cluster, open_cluster
-from dslaunch.errors import DslaunchError, NodeError, UsageError
+from dslaunch.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Sequence
 
-    from dslaunch.cluster.model import Cluster
     from dslaunch.protocol.queries import Answers
-    from dslaunch.run.state import Local, RunState
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.status import RunStatus
 
-OVER = ("ended well", "failed", "stopped")
 HOW = "`dslaunch status` tells more; if it is over, remove its directory"
 
 
@@ -80,17 +80,20 @@ def clean_records(age: str, *, json: bool) -> None:
     """
     from dslaunch.cli.logs import seconds
     from dslaunch.run.forget import forget, last_written
-    from dslaunch.run.state import local_runs
+    from dslaunch.run.local import local_runs
 
     before = seconds(age, "--runs-older-than")
     assert before is not None
-    old = list(last_written(local_runs(os.environ), before))
+    known = local_runs(os.environ)
+    old = list(last_written(known.started, before))
     kept = going_on([recorded.run for recorded in old])
     removed = {}
     for recorded in old:
         if recorded.run.run not in kept:
             forget(recorded)
             removed[recorded.run.run] = recorded.size
+    for error in known.unreadable:
+        ui.say(f"kept {error.message}")
     for name, why in kept.items():
         ui.say(f"kept {name}: {why}")
     if json:
@@ -100,55 +103,28 @@ def clean_records(age: str, *, json: bool) -> None:
         ui.result("\n".join(rows) or "nothing to do")
 
 
-def going_on(runs: list[Local]) -> dict[str, str]:
+def going_on(runs: Sequence[LocalRun]) -> dict[str, str]:
     """The runs that may not be over, and why: whoever might know is asked."""
-    detached = [run for run in runs if run.about["detached"] and not run.living]
-    alone = [run for run in runs if not run.about["detached"] or run.living]
-    found = {run.run: _why_alone(run) for run in alone} | _why_detached(detached)
-    return {name: why for name, why in found.items() if why}
+    found = {run.run: "its launcher is running" for run in runs if run.living}
+    others = handles(run for run in runs if not run.living)
+    reports = reports_on(others)
+    for run in others:
+        why = _why_kept(run.summary(reports))
+        if why:
+            found[run.name] = why
+    return found
 
 
-def _why_alone(run: Local) -> str:
-    """Of a run that its launcher, or SLURM, has in hand; empty: it is over."""
-    if run.living:
-        return "its launcher is running"
-    if run.result is not None or not slurm_runs.is_slurm(run):
-        return ""
-    try:
-        state = str(slurm_runs.data(run)["state"])
-    except DslaunchError as error:
-        return f"{error.message.splitlines()[0]}; {HOW}"
-    return f"its job is {state}" if state in ("waiting", "running") else ""
+def _why_kept(status: RunStatus) -> str:
+    """Why a run may not be over; empty: it is."""
+    from dslaunch.report.status import state_text
 
-
-def _why_detached(runs: list[Local]) -> dict[str, str]:
-    """Of runs that only their nodes have in hand."""
-    from dslaunch.cli.ps import ask_nodes
-
-    clusters: list[Cluster] = []
-    unknown = set()
-    for run in runs:
-        try:
-            cluster = run.cluster()
-        except UsageError:  # of another version
-            unknown.add(run.run)
-            continue
-        if cluster not in clusters:
-            clusters.append(cluster)
-    states, silent = ask_nodes(clusters)
-    return {
-        run.run: f"its nodes are not known; {HOW}"
-        if run.run in unknown
-        else _why_on_nodes(run, states.get(str(run.about["agents"])), silent)
-        for run in runs
-    }
-
-
-def _why_on_nodes(run: Local, state: RunState | None, silent: Container[str]) -> str:
-    away = [host for host in run.about["hosts"] if host in silent]
-    if state is not None and state.state not in OVER:
-        return f"it is {state.state}"
-    return f"no answer from {', '.join(away)}; {HOW}" if away else ""
+    if status.may_continue and status.unknown is None:
+        subject = "it" if status.record.slurm is None else "its job"
+        return f"{subject} is {state_text(status.state)}"
+    if status.unknown is not None:
+        return f"{status.unknown.message.splitlines()[0]}; {HOW}"
+    return ""
 
 
 # ---------------------------------------------------------------- nodes

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import lookup, slurm_runs, ui
+from dslaunch.cli import lookup, ui
 from dslaunch.cli.screens import parse_ranks
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from dslaunch.run.events import Event, Line
-    from dslaunch.run.watch import Watch
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -43,49 +42,10 @@ def logs(
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """
-    from dslaunch.run.follow import replay
-    from dslaunch.run.watch import Watch
-
     screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
     lookup.ranks_of(found, rank)
-    if found.local is not None and slurm_runs.is_slurm(found.local):
-        slurm_runs.show(found.local, screen, follow=follow)
-        return
-    watch = Watch(screen)
-    if found.local is not None and not found.local.about["detached"]:
-        replay(found.local.directory, watch, follow=follow)
-    else:
-        from_nodes(found, watch, follow)
-
-
-def from_nodes(found: lookup.Found, watch: Watch, follow: bool) -> None:
-    """Print what the nodes have kept, and with `follow` what comes."""
-    from dslaunch.run.follow import Follower, read_kept
-    from dslaunch.run.interrupts import Interrupts
-    from dslaunch.run.reach import ask, reach
-
-    with Interrupts() as wishes, reach(found.cluster, found.nodes, found.agents) as reached:
-
-        def enough() -> bool:
-            return wishes.count > 0
-
-        gone = [host for host, failure in reached.failures.items() if failure.kind == "no-agent"]
-        unreachable = {h: f for h, f in reached.failures.items() if h not in gone}
-        ask(reached)
-        over = tuple(node for node in found.nodes if node.host in gone)
-        if over:
-            with reach(found.cluster, over) as ended:
-                ask(ended)
-                read_kept(ended, found.agents, watch, until=enough)
-        follower = Follower(reached, watch)
-        if follow:
-            follower.follow(until=enough)
-        else:
-            follower.catch_up(until=enough)
-    watch.flush_all()
-    for host, failure in unreachable.items():
-        ui.say(f"no answer from {host}: {failure.message}")
+    found.logs(screen, ui.tell, follow=follow)
 
 
 @dataclass(frozen=True, slots=True)

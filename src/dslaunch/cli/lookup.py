@@ -5,19 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import slurm_runs
 from dslaunch.cli.options import find_cluster, open_cluster
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster, Node
-    from dslaunch.run.state import Local
+    from collections.abc import Iterable
+
+    from dslaunch.cluster.model import Cluster
+    from dslaunch.run.handle import RunHandle
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.status import Reports
 
 Run = Annotated[
     str,
@@ -32,25 +34,27 @@ Cluster_ = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A run, and whom to ask about it."""
+def handles(runs: Iterable[LocalRun], named: str = "") -> list[RunHandle]:
+    """Return what looks after runs of this machine; `named` is what the user wrote."""
+    from dslaunch.run.ssh_run import SshRun
+    from dslaunch.slurm.client import here
+    from dslaunch.slurm.slurm_run import JobName, Slurm, SlurmRun
 
-    run: str
-    agents: str
-    """The name that the agents of its latest attempt carry."""
-    cluster: Cluster
-    nodes: tuple[Node, ...]
-    local: Local | None
+    slurm = Slurm(here())
+    job = JobName.parse(named)
+    part = named if job is not None and job.part else ""
+    return [
+        SshRun.recorded(run) if run.record.slurm is None else SlurmRun(run, slurm, part)
+        for run in runs
+    ]
 
 
-def find(name: str, file: Path | None) -> Found:
+def find(name: str, file: Path | None) -> RunHandle:
     """Find a run. Raises UsageError if there is none of that name."""
     local = _recorded(name, file)
     if local is not None:
-        cluster = local.cluster()
-        agents = str(local.about["agents"])
-        return Found(local.run, agents, cluster, _nodes(cluster, local.about["hosts"]), local)
+        (handle,) = handles([local], name)
+        return handle
     try:
         cluster = open_cluster(find_cluster(file))
     except UsageError:
@@ -58,63 +62,78 @@ def find(name: str, file: Path | None) -> Found:
     return _ask(name, cluster)
 
 
-def _recorded(name: str, file: Path | None) -> Local | None:
+def _recorded(name: str, file: Path | None) -> LocalRun | None:
     """The run of that exact name, or of that job, or the only one that begins so.
 
     A number names a job, never the beginning of a run that is a job of another number.
     Raises UsageError.
     """
-    from dslaunch.run.state import LATEST, find_exactly, find_local
+    from dslaunch.run.local import LATEST, local_runs
+    from dslaunch.slurm.slurm_run import JobName
 
-    here = find_exactly(name, os.environ) if file is None else None
-    exact = here or slurm_runs.by_number(name, os.environ)
+    local = local_runs(os.environ)
+    job = JobName.parse(name)
+    exact = local.exactly(name) if file is None else None
+    if exact is None and job is not None:
+        exact = job.find(local.started)
     if exact is not None:
         return exact
     if file is not None and name != LATEST:
         return None
-    alike = find_local(name, os.environ)
-    if alike is not None and slurm_runs.is_slurm(alike) and slurm_runs.JOB.fullmatch(name):
+    alike = local.find(name)
+    if alike is not None and alike.record.slurm is not None and job is not None:
         raise _unknown(name, f"no job of this machine has that number; {alike.run} begins so")
     return alike
 
 
-def _ask(name: str, cluster: Cluster) -> Found:
-    from dslaunch.run.reach import reach
-    from dslaunch.run.state import node_runs, one_of
+def _ask(name: str, cluster: Cluster) -> RunHandle:
+    from dslaunch.run.local import one_of
+    from dslaunch.run.ssh_run import SshRun
+    from dslaunch.run.status import ask_clusters
 
-    with reach(cluster, cluster.nodes) as reached:
-        runs = node_runs(reached)
-        silent = ", ".join(reached.failures)
-    state = one_of(runs, name)
-    if state is None:
+    reports = ask_clusters([cluster])
+    found = one_of(reports.runs, name)
+    if found is None:
+        silent = ", ".join(reports.failures)
         missing = f"; no answer from {silent}" if silent else ""
         raise _unknown(name, f"no node of {cluster.name} knows it{missing}")
-    return Found(
-        state.run.partition("+")[0], state.run, cluster, _nodes(cluster, state.hosts), None
-    )
+    run = found.run.partition("+")[0]
+    return SshRun(run, found.run, found.record.hosts, found_on=cluster)
 
 
-def ranks_of(found: Found, text: str | None) -> frozenset[int] | None:
+def reports_on(runs: Iterable[RunHandle]) -> Reports:
+    """Ask the nodes that know how these runs stand, each cluster once."""
+    from dataclasses import replace
+
+    from dslaunch.run.status import ask_clusters
+
+    clusters: list[Cluster] = []
+    unasked: dict[str, UsageError] = {}
+    for run in runs:
+        try:
+            cluster = run.cluster_to_ask()
+        except UsageError as error:  # of another version
+            unasked[run.name] = error
+            continue
+        if cluster is not None and cluster not in clusters:
+            clusters.append(cluster)
+    return replace(ask_clusters(clusters), unasked=unasked)
+
+
+def ranks_of(run: RunHandle, text: str | None) -> frozenset[int] | None:
     """Read ranks of a run. Raises UsageError, also for one that it certainly never had: how many it
     has is known of runs of this machine, and those of an earlier attempt may have been more."""
     from dslaunch.cli.screens import check_ranks, parse_ranks
 
     ranks = parse_ranks(text)
-    about = found.local.about if found.local is not None else {}
-    world_size = about.get("world_size")
-    if isinstance(world_size, int) and not about.get("attempt"):
-        check_ranks(ranks, world_size, text)
+    if run.record is not None and not run.record.attempt:
+        check_ranks(ranks, run.record.world_size, text)
     return ranks
 
 
 def _unknown(name: str, why: str) -> UsageError:
     hint = "`dslaunch ps --all CLUSTER.yaml` lists the runs"
     return UsageError(f"no run {name!r}: {why}", hint=hint)
-
-
-def _nodes(cluster: Cluster, hosts: tuple[str, ...] | list[str]) -> tuple[Node, ...]:
-    by_host = {node.host: node for node in cluster.nodes}
-    return tuple(by_host[host] for host in hosts if host in by_host)
 
 
 def caller() -> str:

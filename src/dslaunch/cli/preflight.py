@@ -170,23 +170,24 @@ class Request:
     def judged(self, saved: Path | None, baseline: Path | None) -> Judged:
         """Ask the nodes, or take saved answers; and judge. Raises errors of many kinds."""
         from dslaunch.preflight import checks
+        from dslaunch.preflight.facts import read
         from dslaunch.preflight.judge import judge
-        from dslaunch.preflight.replay import replayed
 
         known, wanted = checks.load(), self.wanted
-        known_good = None if baseline is None else replayed(baseline)
-        scope, facts = self._scope(wanted.named(known)) if saved is None else self._again(saved)
+        known_good = None if baseline is None else read(baseline)
+        facts = None if saved is None else self._again(saved)
+        scope = self._scope(wanted.named(known)) if facts is None else facts.scope
         if facts is not None and not self.tiered:
-            wanted = wanted.as_recorded(facts.tier, facts.named)
+            wanted = wanted.as_recorded(facts.tier, tuple(sorted(scope.named)))
         chosen = _fitting(wanted.of(known, scope.cluster), scope)
         _same_nodes(scope, known_good, baseline)
         with ExitStack() as farewell:
             if facts is None:
                 facts = _ask(scope, chosen, self._text(scope.cluster), wanted.tier, farewell)
-            before = None if known_good is None else judge(*known_good, chosen)
-            return Judged(facts, chosen, judge(scope, facts, chosen), before)
+            before = None if known_good is None else judge(known_good, chosen)
+            return Judged(facts, chosen, judge(facts, chosen), before)
 
-    def _scope(self, named: frozenset[str]) -> tuple[Scope, None]:
+    def _scope(self, named: frozenset[str]) -> Scope:
         """What is checked; without a selection also the spares, which may be needed one day."""
         from dslaunch.cluster.select import Selection, select
         from dslaunch.preflight.check import Scope
@@ -205,7 +206,7 @@ class Request:
         workdir = cluster.storage.workdir or str(Path.cwd())
         source = find_source(job, Path.cwd(), workdir) if job.program else None
         directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
-        scope = Scope(
+        return Scope(
             cluster,
             nodes,
             job,
@@ -217,12 +218,11 @@ class Request:
             token=secrets.token_hex(8),
             imports=script_imports(job, Path.cwd()),
         )
-        return scope, None
 
-    def _again(self, saved: Path) -> tuple[Scope, Facts]:
-        """Saved answers and what they are judged for: as then, or by a cluster file named now."""
+    def _again(self, saved: Path) -> Facts:
+        """Saved answers, judged for what they were asked for, or by a cluster file named now."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.preflight.replay import replayed
+        from dslaunch.preflight.facts import read
         from dslaunch.registry import LAUNCHERS
 
         launcher, script = self.job
@@ -230,7 +230,8 @@ class Request:
             raise UsageError("--script: with --from no node is asked for a script")
         if self.way != (False, None):
             raise UsageError("--slurm and --transport: with --from no node is asked")
-        scope, facts = replayed(saved)
+        facts = read(saved)
+        scope = facts.scope
         cluster = scope.cluster if self.file is None else options.open_cluster(self.file)
         nodes = tuple(n for n in cluster.nodes if n.host in {*facts.nodes, *facts.failures})
         if self.which != Selection():
@@ -242,7 +243,7 @@ class Request:
         if launcher is not None:
             LAUNCHERS.get(launcher)
             scope = replace(scope, job=replace(scope.job, launcher=launcher))
-        return scope, facts
+        return replace(facts, scope=scope)
 
     def _text(self, cluster: Cluster) -> tuple[str, str]:
         """The cluster file and its name, to be kept with the answers; in an allocation with the
@@ -280,13 +281,11 @@ def _left_out(check: Check) -> Check:
     return replace(check, ask=lambda scope: {}, judge=say, compare=None, here=None, then=None)
 
 
-def _same_nodes(
-    scope: Scope, known_good: tuple[Scope, Facts] | None, baseline: Path | None
-) -> None:
+def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -> None:
     """Raise UsageError for a baseline of another cluster: everything would differ."""
     if known_good is None:
         return
-    then = {node.host for node in known_good[0].nodes}
+    then = {node.host for node in known_good.scope.nodes}
     if not then & {node.host for node in scope.nodes}:
         raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
@@ -324,23 +323,14 @@ def _ask(
     finally:
         progress.end()
     return Facts(
-        cluster=text[0],
-        file=text[1],
-        token=scope.token,
+        scope=scope,
         time=began,
         nodes=nodes,
         failures=survey.failures,
-        launcher=scope.launcher,
-        program=scope.job.program,
-        kind=scope.job.kind,
-        imports=scope.imports,
-        purposes=tuple(sorted(scope.purposes)),
-        directories=scope.directories,
-        root=scope.root,
-        files=scope.files,
-        named=tuple(sorted(scope.named)),
-        tier=tier,
         here=survey.here,
+        tier=tier,
+        cluster=text[0],
+        file=text[1],
     )
 
 

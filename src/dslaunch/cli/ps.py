@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import slurm_runs, ui
-from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, ClusterFile, open_cluster
-from dslaunch.errors import UsageError
+from dslaunch.cli import ui
+from dslaunch.cli.lookup import handles, reports_on
+from dslaunch.cli.options import (
+    DEFAULT_FILE,
+    FILE_VARIABLE,
+    ClusterFile,
+    find_cluster,
+    open_cluster,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from dslaunch.cluster.model import Cluster
-    from dslaunch.run.state import Local, RunState
-
-HEAD = ("RUN", "STATE", "NODES", "RANKS", "LAUNCHER", "STARTED")
+    from dslaunch.run.handle import RunHandle
+    from dslaunch.run.status import Reports, RunStatus
 
 
 def ps(
@@ -34,117 +38,36 @@ def ps(
     """
     import json as jsonlib
 
-    from dslaunch.run.state import as_data, local_runs
+    from dslaunch.report.status import RUNS_HEAD, run_row
+    from dslaunch.run.local import local_runs
 
     local = local_runs(os.environ)
-    states, silent = ask_nodes(clusters(file, local))
-    shown = [s for s in states.values() if everything or "running" in s.state or is_bad(s)]
-    jobs = slurm_runs.standings([run for run in local if slurm_runs.is_slurm(run)])
-    rest = [run for run in local if run.run not in states]
-    over = [run for run in rest if everything or _goes_on(run, jobs.get(run.run))]
+    own = handles(local.started)
+    reports = _reports(file, own)
+    found = [run.summary(reports) for run in own] + _of_other_machines(reports, own)
+    shown = [status for status in found if everything or status.may_continue]
     if json:
-        recorded = [local_data(run, jobs.get(run.run)) for run in over]
-        ui.result(jsonlib.dumps([as_data(state) for state in shown] + recorded, indent=2))
+        ui.result(jsonlib.dumps([status.as_dict() for status in shown], indent=2))
     else:
-        recorded_rows = [local_row(run, jobs.get(run.run)) for run in over]
-        rows = [*recorded_rows, *map(state_row, shown)]
+        rows = [RUNS_HEAD, *map(run_row, shown)]
         none = "no runs" if everything else "no run goes on; --all lists those that are over"
-        ui.result(ui.table([HEAD, *rows], ui.width()) if rows else none)
-    for host, why in silent.items():
-        ui.say(f"no answer from {host}: {why}")
+        ui.result(ui.table(rows, ui.width()) if shown else none)
+    for error in (*local.unreadable, *reports.unasked.values()):
+        ui.say(error.message)
+    for failure in reports.failures.values():
+        ui.say(f"no answer from {failure.host}: {failure.message}")
 
 
-def _goes_on(run: Local, job: slurm_runs.Standing | None) -> bool:
-    """Whether a run of which no node tells anything is not over, or may not be."""
-    if job is not None:
-        return job.goes_on
-    return run.living
+def _reports(file: Path | None, own: Sequence[RunHandle]) -> Reports:
+    """Ask the nodes of the given or default file, else of the runs that may not be over."""
+    from dslaunch.run.status import ask_clusters
+
+    if file is not None or os.environ.get(FILE_VARIABLE) or Path(DEFAULT_FILE).is_file():
+        return ask_clusters([open_cluster(find_cluster(file))])
+    return reports_on(own)
 
 
-def is_bad(state: RunState) -> bool:
-    """Whether something of it is left that should not be."""
-    return state.state == "orphaned"
-
-
-def clusters(file: Path | None, local: list[Local]) -> list[Cluster]:
-    """Whose nodes to ask: those of the given or default file, else of the runs that may go on."""
-    from pathlib import Path as AnyPath
-
-    if file is not None or os.environ.get(FILE_VARIABLE) or AnyPath(DEFAULT_FILE).is_file():
-        from dslaunch.cli.options import find_cluster
-
-        return [open_cluster(find_cluster(file))]
-    going = [
-        run
-        for run in local
-        if (run.living or run.about["detached"]) and not slurm_runs.is_slurm(run)
-    ]
-    found: dict[str, Cluster] = {}
-    for run in going:
-        try:
-            cluster = run.cluster()
-        except UsageError as error:
-            ui.say(error.message)
-        else:
-            found[cluster.name] = cluster
-    return list(found.values())
-
-
-def ask_nodes(of: list[Cluster]) -> tuple[dict[str, RunState], dict[str, str]]:
-    """The runs that the nodes know, and why some nodes did not answer."""
-    from dslaunch.run.reach import reach
-    from dslaunch.run.state import node_runs
-
-    states: dict[str, RunState] = {}
-    silent: dict[str, str] = {}
-    for cluster in of:
-        with reach(cluster, cluster.nodes) as reached:
-            states |= node_runs(reached)
-            silent |= {host: failure.message for host, failure in reached.failures.items()}
-    return states, silent
-
-
-def state_row(state: RunState) -> tuple[str, ...]:
-    """A run as its nodes tell it."""
-    ranks = sum(len(node.ranks) for node in state.nodes.values())
-    nodes = str(len(state.hosts))
-    return (state.run, state.state, nodes, str(ranks), state.launcher, ago(state.started))
-
-
-def local_row(run: Local, job: slurm_runs.Standing | None = None) -> tuple[str, ...]:
-    """A run of which no node knows anything, as this machine recorded it, with the nodes that
-    SLURM gave it."""
-    about = run.about
-    nodes = str(len(about["hosts"])) if job is None else job.nodes
-    state = local_state(run) if job is None else job.word
-    counts = (nodes, str(about["world_size"]))
-    return (run.run, state, *counts, str(about["launcher"]), ago(about["started"]))
-
-
-def local_state(run: Local) -> str:
-    """How a recorded run stands, in a word."""
-    if slurm_runs.is_slurm(run):
-        return slurm_runs.state(run)
-    if run.living:
-        return "starting or ending"
-    if run.result is None:
-        return "unknown"
-    words = {"ok": "ended well", "failed": "failed", "interrupted": "stopped"}
-    return words.get(str(run.result["status"]), "unknown")
-
-
-def local_data(run: Local, job: slurm_runs.Standing | None = None) -> dict[str, Any]:
-    """A recorded run for JSON; of a job of SLURM also its nodes and why it is unknown."""
-    data = {"run": run.run, **run.about, "result": run.result}
-    if job is None:
-        return {**data, "state": local_state(run)}
-    return {**data, "state": job.word, "nodes": job.nodes, "unknown": job.unknown}
-
-
-def ago(when: float) -> str:
-    """A time as people say it of a run: `12 s ago`, `3 h ago`, `5 d ago`."""
-    seconds = max(0.0, time.time() - when)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+def _of_other_machines(reports: Reports, own: Sequence[RunHandle]) -> list[RunStatus]:
+    """The runs that the nodes know and this machine does not."""
+    known = {run.record.agents for run in own if run.record is not None}
+    return [status for agents, status in reports.runs.items() if agents not in known]

@@ -41,7 +41,7 @@ def reference() -> str:
     """The whole page as Markdown."""
     sections = [section("dslaunch", root)]
     sections += [section(f"dslaunch {words}", function) for words, function in functions()]
-    return "\n".join([HEAD, *sections, _format_section()])
+    return "\n".join([HEAD, *sections, _run_section(), "", _format_section()])
 
 
 def section(title: str, command: Callable[..., None]) -> str:
@@ -80,6 +80,35 @@ def _name(parameter: inspect.Parameter, info: Info) -> str:
 def _default(value: Any) -> str:
     nothing = (None, False, "", 0, inspect.Parameter.empty)
     return "" if value in nothing else f"`{value}`"
+
+
+def _run_section() -> str:
+    from dslaunch.run.run_record import RunRecord
+    from dslaunch.run.run_state import State
+    from dslaunch.slurm.failures import Failure
+
+    states = ", ".join(f"`{state}`" for state in State)
+    failures = ", ".join(f"`{failure.value}`" for failure in Failure)
+    rows = {
+        "run": "Its name.",
+        "state": f"One of {states}.",
+        **{
+            field.serialization_alias or name: field.description
+            for name, field in RunRecord.model_fields.items()
+        },
+        "nodes": "By node what it reports: `state`, `ranks`, `events`, processes `left`, `why`.",
+        "jobs": "The SLURM job, or its tasks or components, as SLURM has them now.",
+        "result": "How it ended, or what has failed so far, as in `result.json`; null: neither.",
+        "unknown": "Why its state cannot be told now: `no-answer` of nodes, `no-cluster` where "
+        f"they are not known, or of SLURM {failures}; null: it can.",
+    }
+    lines = [
+        *("## JSON of `dslaunch ps` and `dslaunch status`", ""),
+        "A run has the same keys whatever kind it is; `ps` prints a list of them.",
+        *("", "| key | |", "|---|---|"),
+        *(f"| `{key}` | {text} |" for key, text in rows.items()),
+    ]
+    return "\n".join(lines)
 
 
 def _format_section() -> str:

@@ -252,7 +252,7 @@ class End:
         if self.result is None:
             return
         from dslaunch.run.record import write_private
-        from dslaunch.slurm.run_result import of_job
+        from dslaunch.slurm.job_files import of_job
 
         run = {"run": directory.name, "directory": str(directory)} if directory else {}
         text = jsonlib.dumps(outcome.as_dict() | run | of_job(os.environ), indent=2) + "\n"

@@ -1,17 +1,28 @@
-"""`dslaunch schema`: the cluster file's JSON Schema, for editors."""
+"""`dslaunch schema`: the JSON Schemas of the cluster file and of the record of a run."""
 
 from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
 
 from dslaunch.cli import ui
 
 
-def schema() -> None:
-    """Print the cluster file's JSON Schema, for editors.
+def schema(
+    of: Annotated[
+        Literal["cluster", "run"],
+        typer.Argument(metavar="NAME", help="`cluster`: the cluster file; `run`: a run's record."),
+    ] = "cluster",
+) -> None:
+    """Print the JSON Schema of the cluster file, or of the record of a run.
 
     Example: dslaunch schema > cluster.schema.json
     """
     import json
 
-    from dslaunch.cluster.schema import json_schema
-
+    if of == "run":
+        from dslaunch.run.run_record import json_schema
+    else:
+        from dslaunch.cluster.schema import json_schema
     ui.result(json.dumps(json_schema(), indent=2))

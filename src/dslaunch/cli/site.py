@@ -60,19 +60,19 @@ def _described(cluster: Cluster, chosen: Selection) -> Site:
 
 def _answered(file: Path | None, chosen: Selection, path: Path) -> Site:
     from dslaunch.cluster.select import select
+    from dslaunch.preflight.facts import read
     from dslaunch.preflight.hardware import hardware, network, node_local
-    from dslaunch.preflight.replay import replayed
 
-    scope, facts = replayed(path)
-    cluster = scope.cluster if file is None else options.open_cluster(file)
+    facts = read(path)
+    cluster = facts.scope.cluster if file is None else options.open_cluster(file)
     allocation = select(cluster, chosen)
     silent = [host for host in allocation.hosts if host not in facts.nodes]
     if silent:
         from dslaunch.cluster.nodeset import fold
 
         ui.say(f"{path} holds no answers of {fold(silent)}: the cluster file's labels count")
-    nodes = hardware(allocation, scope, facts)
-    return Site(nodes, allocation.world_size, network(scope, facts), node_local(scope, facts))
+    nodes = hardware(allocation, facts)
+    return Site(nodes, allocation.world_size, network(facts), node_local(facts))
 
 
 def _is_list(path: Path) -> bool:

@@ -390,7 +390,7 @@ def _follow(
     ui.say(f"dslaunch: job {made.number} is submitted; run {made.directory.name}")
     with Wishes(lambda: _cancel(client, made.job)) as wishes:
         watch = Watch(screen, record)
-        outcome = follow(client, made, watch, _tell, until=lambda: wishes.leave)
+        outcome = follow(client, made, watch, ui.tell, until=lambda: wishes.leave)
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
@@ -410,10 +410,6 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
         return
     for what, command in (("output", "logs -f"), ("state", "status"), ("end", "stop")):
         ui.say(f"  {what:<10} dslaunch {command} {run}")
-
-
-def _tell(words: str) -> None:
-    ui.say(f"dslaunch: {words}")
 
 
 def _cancel(client: Client, job: JobId) -> None:

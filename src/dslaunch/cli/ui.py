@@ -58,6 +58,11 @@ def say(text: str) -> None:
     _tell(visible(text))
 
 
+def tell(text: str) -> None:
+    """Tell a person what happens with a run, between what its ranks write."""
+    say(f"dslaunch: {text}")
+
+
 def _tell(text: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{text}\n")

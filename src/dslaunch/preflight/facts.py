@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, Problem
-from dslaunch.launch.job import Kind
-from dslaunch.preflight.check import Tier
+from dslaunch.launch.job import Job, Kind
+from dslaunch.preflight.check import Scope, Tier
 from dslaunch.protocol import survey
 from dslaunch.protocol.survey import Answer
 from dslaunch.protocol.values import InvalidAnswer
@@ -37,17 +38,57 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a cluster answered."""
+    """What was asked of a cluster, and what it answered."""
 
-    cluster: str
-    """The text of the cluster file."""
-    file: str
-    token: str
+    scope: Scope
     time: float
     """When, in seconds since 1970."""
     nodes: Mapping[str, NodeFacts]
     failures: Mapping[str, NodeFailure]
     """Of nodes that did not answer."""
+    here: Mapping[str, Answer] = field(default_factory=dict)
+    """What the machine that dslaunch ran on answered: question key -> answer."""
+    tier: Tier = "static"
+    """What was asked where no check was named."""
+    cluster: str = ""
+    """The text of the cluster file; empty: it is not to be recorded."""
+    file: str = ""
+
+    def to_json(self) -> str:
+        """As a text of JSON. Nothing of the job's environment is in it."""
+        scope = self.scope
+        recording = _Recording(
+            cluster=self.cluster,
+            file=self.file,
+            token=scope.token,
+            time=self.time,
+            nodes=self.nodes,
+            failures=self.failures,
+            launcher=scope.job.launcher,
+            program=scope.job.program,
+            kind=scope.job.kind,
+            imports=scope.imports,
+            purposes=tuple(sorted(scope.purposes)),
+            directories=scope.directories,
+            root=scope.root,
+            files=scope.files,
+            named=tuple(sorted(scope.named)),
+            tier=self.tier,
+            here=self.here,
+        )
+        return json.dumps({"format": FORMAT, **asdict(recording)}, indent=1) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """Facts as a file has them."""
+
+    cluster: str
+    file: str
+    token: str
+    time: float
+    nodes: Mapping[str, NodeFacts]
+    failures: Mapping[str, NodeFailure]
     launcher: str = "torchrun"
     program: str = ""
     kind: Kind = "script"
@@ -57,15 +98,35 @@ class Facts:
     root: str = ""
     files: tuple[tuple[str, str], ...] = ()
     named: tuple[str, ...] = ()
-    """Checks that were asked for by name."""
     tier: Tier = "static"
-    """What was asked where no check was named."""
     here: Mapping[str, Answer] = field(default_factory=dict)
-    """What the machine that dslaunch ran on answered: question key -> answer."""
 
-    def to_json(self) -> str:
-        """As a text of JSON."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+    def facts(self) -> Facts:
+        """Return what was asked and answered. Raises ConfigError for the cluster file."""
+        cluster = parse_cluster(self.cluster, self.file)
+        hosts = {*self.nodes, *self.failures}
+        scope = Scope(
+            cluster=cluster,
+            nodes=tuple(node for node in cluster.nodes if node.host in hosts),
+            job=Job(self.program, kind=self.kind, launcher=self.launcher),
+            purposes=frozenset(self.purposes),
+            directories=self.directories,
+            root=self.root,
+            files=self.files,
+            named=frozenset(self.named),
+            token=self.token,
+            imports=self.imports,
+        )
+        return Facts(
+            scope=scope,
+            time=self.time,
+            nodes=self.nodes,
+            failures=self.failures,
+            here=self.here,
+            tier=self.tier,
+            cluster=self.cluster,
+            file=self.file,
+        )
 
 
 def read(path: Path) -> Facts:
@@ -76,8 +137,8 @@ def read(path: Path) -> Facts:
         data = json.loads(_text(path))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"expected an object with `format` {FORMAT}")
-        facts = TypeAdapter(Facts).validate_python(_parsed(data))
-        datetime.fromtimestamp(facts.time, UTC)
+        recording = TypeAdapter(_Recording).validate_python(_parsed(data))
+        datetime.fromtimestamp(recording.time, UTC)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -90,7 +151,7 @@ def read(path: Path) -> Facts:
         raise ConfigError((place,), hint=hint) from None
     except (ValueError, OverflowError, OSError, RecursionError) as error:
         raise _unreadable(path, f"holds no recorded answers: {error}") from None
-    return facts
+    return recording.facts()
 
 
 def _parsed(data: dict[str, Any]) -> dict[str, Any]:

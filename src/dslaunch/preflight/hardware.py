@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.hardware import Directory, NodeHardware, hardware_of
-from dslaunch.preflight.check import Answers, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.check import Answers, Nodes, Question, UnansweredError
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.checks import net_bandwidth
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from dslaunch.protocol.survey import PathStatus
 
 
-def hardware(allocation: Allocation, scope: Scope, facts: Facts) -> tuple[NodeHardware, ...]:
+def hardware(allocation: Allocation, facts: Facts) -> tuple[NodeHardware, ...]:
     """What each node of an allocation has: as it answered, and else as the cluster file says."""
-    asked = _answers(scope, facts)
+    asked = _answers(facts)
     return tuple(
         _answered(node, asked[node.host]) if node.host in asked else node
         for node in hardware_of(allocation)
     )
 
 
-def network(scope: Scope, facts: Facts) -> float | None:
+def network(facts: Facts) -> float | None:
     """Bytes per second between the two nodes with the slowest link, by TCP.
 
     None: preflight did not measure (that is in its tier `deep`), or the nodes have RDMA ports that
     are up, past which TCP says nothing of what NCCL reaches.
     """
-    nodes = _answers(scope, facts)
+    nodes = _answers(facts)
     if not nodes or any(map(_has_rdma, nodes.values())):
         return None
     rates, _ = net_bandwidth.measured(nodes)
     return min(rates.values(), default=None)
 
 
-def node_local(scope: Scope, facts: Facts) -> int | None:
+def node_local(facts: Facts) -> int | None:
     """Bytes free on the nodes' own disks, of the node with least; None: some node has no disk
     there, or was not asked."""
-    path = scope.cluster.storage.node_local
+    path = facts.scope.cluster.storage.node_local
     if not path:
         return None
-    free = [_free(a, path) for a in _answers(scope, facts).values()]
+    free = [_free(a, path) for a in _answers(facts).values()]
     known = [each for each in free if each is not None]
     return min(known) if known and len(known) == len(free) else None
 
@@ -77,8 +77,8 @@ def _type(found: PathStatus) -> str | None:
     return found["mount"]["type"] if found["mount"] else None
 
 
-def _answers(scope: Scope, facts: Facts) -> Nodes:
-    return answers("net.bandwidth", net_bandwidth.CHECK, scope, facts)
+def _answers(facts: Facts) -> Nodes:
+    return answers("net.bandwidth", net_bandwidth.CHECK, facts)
 
 
 def _has_rdma(a: Answers) -> bool:

@@ -37,9 +37,13 @@ FAULT = "the check itself failed"
 class Report:
     """All findings, the worst first; within a level in the order of the checks."""
 
-    scope: Scope
     facts: Facts
     findings: tuple[Finding, ...]
+
+    @property
+    def scope(self) -> Scope:
+        """What was checked."""
+        return self.facts.scope
 
     def count(self, level: Level) -> int:
         """How many findings have that level."""
@@ -51,13 +55,13 @@ class Report:
         return not self.count("fail")
 
 
-def judge(scope: Scope, facts: Facts, checks: Mapping[str, Check]) -> Report:
+def judge(facts: Facts, checks: Mapping[str, Check]) -> Report:
     """Judge every check on every node, and fold what is equal."""
-    findings = list(_reached(scope, facts))
+    findings = list(_reached(facts))
     for name, check in checks.items():
-        severity = cast("Level | None", dict(scope.cluster.preflight.severity).get(name))
-        findings += fold(name, check, _verdicts(name, check, scope, facts), severity)
-    return Report(scope, facts, tuple(sorted(findings, key=lambda f: LEVELS.index(f.level))))
+        severity = cast("Level | None", dict(facts.scope.cluster.preflight.severity).get(name))
+        findings += fold(name, check, _verdicts(name, check, facts), severity)
+    return Report(facts, tuple(sorted(findings, key=lambda f: LEVELS.index(f.level))))
 
 
 def fold(
@@ -89,8 +93,8 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _verdicts(name: str, check: Check, scope: Scope, facts: Facts) -> list[tuple[str, Verdict]]:
-    nodes = answers(name, check, scope, facts)
+def _verdicts(name: str, check: Check, facts: Facts) -> list[tuple[str, Verdict]]:
+    nodes = answers(name, check, facts)
     found: list[tuple[str, Verdict]] = []
     if check.judge is not None:
         found += [(host, verdict) for host, of in nodes.items() for verdict in _of(check, of)]
@@ -102,8 +106,9 @@ def _verdicts(name: str, check: Check, scope: Scope, facts: Facts) -> list[tuple
     return found
 
 
-def answers(name: str, check: Check, scope: Scope, facts: Facts) -> dict[str, Answers]:
+def answers(name: str, check: Check, facts: Facts) -> dict[str, Answers]:
     """What the nodes answered to a check, in the order of the nodes."""
+    scope = facts.scope
     asked = check.ask(scope)
     limits = {**check.limits, **dict(dict(scope.cluster.preflight.limits).get(name, ()))}
     return {
@@ -136,20 +141,19 @@ def _unjudged(error: Exception) -> Verdict:
     return Verdict("unknown", f"{FAULT}: {type(error).__name__}")
 
 
-def _reached(scope: Scope, facts: Facts) -> Iterator[Finding]:
+def _reached(facts: Facts) -> Iterator[Finding]:
     """Every node has a row, also one that did not answer."""
-    reached = tuple(node.host for node in scope.nodes if node.host in facts.nodes)
+    nodes = facts.scope.nodes
+    reached = tuple(node.host for node in nodes if node.host in facts.nodes)
     if reached:
         yield Finding(REACHED, "pass", reached, "answered")
     yield from _with_invalid(facts, reached)
-    yield from _unreached(
-        [node for node in scope.nodes if node.host not in facts.nodes], scope, facts
-    )
+    yield from _unreached([node for node in nodes if node.host not in facts.nodes], facts)
 
 
-def _unreached(nodes: Sequence[Node], scope: Scope, facts: Facts) -> Iterator[Finding]:
+def _unreached(nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
     """The nodes that did not answer; the same trouble of many is one finding."""
-    by_hand = {node.host: scope.by_hand(node) for node in nodes}
+    by_hand = {node.host: facts.scope.by_hand(node) for node in nodes}
     no_record = "no answer is recorded"
     failures = [
         replace(facts.failures.get(host, NodeFailure(host, "timeout", no_record)), host=host)

@@ -2,7 +2,7 @@
 
 SLURM forgets a job some minutes after its end, and not every site has accounting; batch hosts need
 not have Python. The file is written at each start and at its end, in one step, for its user alone.
-`slurm/job_verdict.py` reads it.
+`slurm/job_files.py` reads it.
 """
 
 from __future__ import annotations

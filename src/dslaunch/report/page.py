@@ -70,14 +70,14 @@ def machines(report: Report, checks: Mapping[str, Check]) -> dict[str, str]:
     """Drawings (SVG) of each distinct machine, by the nodes that are such a one."""
     if WIRED not in checks:
         return {}
-    known = topologies(answers(WIRED, checks[WIRED], report.scope, report.facts))
+    known = topologies(answers(WIRED, checks[WIRED], report.facts))
     return {fold(hosts): drawing(known[hosts[0]], fold(hosts)) for hosts in alike(known)}
 
 
 def matrices(report: Report, checks: Mapping[str, Check]) -> list[Matrix]:
     """From node to node: who reaches whom, and how fast."""
     found = [
-        matrix_of(answers(name, checks[name], report.scope, report.facts))
+        matrix_of(answers(name, checks[name], report.facts))
         for name, matrix_of in ((MESHED, tcp), (MEASURED, bandwidth))
         if name in checks
     ]

@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dslaunch.errors import DslaunchError
+from dslaunch.run.local import LocalRun
 from dslaunch.run.record import is_held
-from dslaunch.run.state import Local
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A run's directory on this machine."""
 
-    run: Local
+    run: LocalRun
     written: float
     """When anything in it was last written, in seconds since the epoch."""
     size: int
     """Bytes of all its files."""
 
 
-def last_written(runs: Iterable[Local], before: float) -> Iterator[Recorded]:
+def last_written(runs: Iterable[LocalRun], before: float) -> Iterator[Recorded]:
     """Those to which nothing was written since `before`, in seconds since the epoch."""
     for run in runs:
         found = _measured(run)
@@ -31,7 +31,7 @@ def last_written(runs: Iterable[Local], before: float) -> Iterator[Recorded]:
             yield found
 
 
-def _measured(run: Local) -> Recorded:
+def _measured(run: LocalRun) -> Recorded:
     statuses = []
     for path in (run.directory, *run.directory.rglob("*")):
         with contextlib.suppress(FileNotFoundError):  # it is being written, or removed

@@ -91,8 +91,8 @@ class Gate:
             nodes = survey.run()
         finally:  # nobody waits for the programs' ends
             threading.Thread(target=survey.close, daemon=True).start()
-        facts = Facts("", "", self.scope.token, began, nodes, survey.failures)
-        return judge(self.scope, facts, chosen)
+        facts = Facts(self.scope, began, nodes, survey.failures)
+        return judge(facts, chosen)
 
     def passed(self, decided: Decided, interrupts: Interrupts, *, shipping: bool) -> Decided:
         """Add what people should know.

@@ -25,7 +25,8 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import PING, Opening
 from dslaunch.run.patience import Patience
-from dslaunch.run.record import ABOUT, CLUSTER, SUBMISSION, Record, runs_directory
+from dslaunch.run.record import CLUSTER, SUBMISSION, Record, runs_directory
+from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
 
@@ -202,21 +203,21 @@ class Whole:
         if self.record is None:
             self.record = open_record(runs_directory(self.request.environ) / self.run)
             self.record.write(CLUSTER, cluster_json(self.request.cluster))
-        about = {
-            "program": self.request.job.program,
-            "cluster": plan.cluster,
-            "launcher": plan.launcher,
-            "hosts": [node.host for node in plan.nodes],
-            "world_size": plan.world_size,
-            "detached": self.request.detached,
-            "attempt": count,
-            "agents": agent_run(self.run, count),
-            "started": time.time(),
-            "pid": os.getpid(),
-            "from": socket.gethostname(),
-            "submission": self.request.environ.get(SUBMISSION, ""),
-        }
-        self.record.write(ABOUT, json.dumps(about) + "\n")
+        about = RunRecord(
+            program=self.request.job.program,
+            cluster=plan.cluster,
+            launcher=plan.launcher,
+            hosts=tuple(node.host for node in plan.nodes),
+            world_size=plan.world_size,
+            detached=self.request.detached,
+            attempt=count,
+            agents=agent_run(self.run, count),
+            started=time.time(),
+            pid=os.getpid(),
+            machine=socket.gethostname(),
+            submission=self.request.environ.get(SUBMISSION, ""),
+        )
+        self.record.write(FILE, about.to_json())
         return self.record
 
 

@@ -19,7 +19,7 @@ from dslaunch.launch.command import quote
 from dslaunch.node import private
 from dslaunch.run.events import Event
 
-ABOUT, CLUSTER, RESULT, LOCK = "run.json", "cluster.json", "result.json", "lock"
+CLUSTER, RESULT, LOCK = "cluster.json", "result.json", "lock"
 SUBMISSION = "DSLAUNCH_SUBMISSION"
 """The environment variable with the token of the SLURM job in whose script a run was started."""
 ORDER = struct.Struct("<dHBI")
@@ -83,10 +83,9 @@ class Record:
         self._order = _private(directory / "order")
 
     def write(self, name: str, text: str) -> None:
-        """Write one whole file."""
+        """Write one whole file, in the place of that of an earlier attempt."""
         try:
-            with _private(self.directory / name) as file:
-                file.write(text.encode())
+            write_private(self.directory / name, text)
         except OSError as error:
             self.failure = error
 

@@ -6,10 +6,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.record import RESULT, write_private
@@ -18,16 +18,22 @@ from dslaunch.slurm.aftermath import aftermath
 from dslaunch.slurm.client import Client, gone
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId, seen
-from dslaunch.slurm.job_verdict import Written, completed, read_written
+from dslaunch.slurm.job_files import (
+    Written,
+    completed,
+    read_result,
+    read_written,
+    with_cause,
+)
 from dslaunch.slurm.last_seen import last_seen, note_seen
 from dslaunch.slurm.output import Layout
-from dslaunch.slurm.run_result import read_result, with_cause
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending, Verdict
 from dslaunch.slurm.verdict_text import outcome_of
 
 if TYPE_CHECKING:
-    from dslaunch.run.state import Local
+    from dslaunch.run.local import LocalRun
+    from dslaunch.run.run_record import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +118,25 @@ def _replay(following: Following, info: JobInfo, written: Written | None) -> Non
 # ---------------------------------------------------------------- the same, later
 
 
-def submitted(run: Local) -> Submitted | None:
-    """The job of a recorded run; None: the run is not SLURM's."""
-    about: Any = run.about.get("slurm")
-    if not isinstance(about, dict):
+def submitted(run: LocalRun) -> Submitted | None:
+    """Return the job of a recorded run, with what was seen of it since; None: an SSH run."""
+    record = run.record.slurm
+    if record is None:
         return None
-    groups = tuple((int(nodes), int(slots)) for nodes, slots in about["groups"])
-    supervised = bool(about.get("supervised"))
-    layout = Layout(groups, bool(about["direct"]), bool(about["elastic"]), supervised)
-    return Submitted(_recorded(about, run.directory), about["output"], layout, run.directory)
+    job = last_seen(run.directory, job_id(record))
+    layout = Layout(record.groups, record.direct, record.elastic, record.supervised)
+    return Submitted(job, record.output, layout, run.directory)
 
 
-def _recorded(about: Mapping[str, Any], directory: Path) -> JobId:
-    """The job as it was submitted, with what was seen of it since."""
-    job = JobId(
-        number=str(about["job"]),
-        cluster=str(about.get("cluster", "")),
-        submitted=about.get("submitted"),
-        token=str(about.get("token", "")),
-        user=about.get("user"),
+def job_id(record: JobRecord) -> JobId:
+    """Return the job as it was submitted."""
+    return JobId(
+        number=record.job,
+        cluster=record.cluster,
+        submitted=record.submitted,
+        token=record.token,
+        user=record.user,
     )
-    return last_seen(directory, job)
 
 
 def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.launch import cluster_json, new_run_id, open_record
-from dslaunch.run.record import ABOUT, CLUSTER, Record, runs_directory
+from dslaunch.run.record import CLUSTER, Record, runs_directory
+from dslaunch.run.run_record import FILE, JobRecord, RunRecord
 from dslaunch.run.secret import read_secrets
 from dslaunch.slurm.client import Client
 from dslaunch.slurm.environment import submit_environment, withheld
@@ -55,33 +55,32 @@ def submit(
     record = open_record(records / new_run_id(job))
     job_id, output = _first(client, job_id)
     made = Submitted(job_id, output, layout, record.directory)
-    about = {
-        "program": job.program,
-        "cluster": cluster.name,
-        "launcher": job.launcher,
-        "hosts": list(batch.launch.allocation.hosts),
-        "world_size": sum(nodes * slots for nodes, slots in layout.groups),
-        "detached": False,
-        "attempt": 0,
-        "agents": record.directory.name,
-        "started": time.time(),
-        "pid": os.getpid(),
-        "from": socket.gethostname(),
-        "slurm": {
-            "job": job_id.number,
-            "cluster": job_id.cluster,
-            "name": job_name(batch),
-            "submitted": job_id.submitted,
-            "token": job_id.token,
-            "user": job_id.user,
-            "output": output,
-            "groups": layout.groups,
-            "direct": layout.direct,
-            "elastic": layout.elastic,
-            "supervised": layout.supervised,
-        },
-    }
-    record.write(ABOUT, json.dumps(about) + "\n")
+    about = RunRecord(
+        program=job.program,
+        cluster=cluster.name,
+        launcher=job.launcher,
+        hosts=batch.launch.allocation.hosts,
+        world_size=sum(nodes * slots for nodes, slots in layout.groups),
+        detached=False,
+        agents=record.directory.name,
+        started=time.time(),
+        pid=os.getpid(),
+        machine=socket.gethostname(),
+        slurm=JobRecord(
+            job=job_id.number,
+            cluster=job_id.cluster,
+            name=job_name(batch),
+            submitted=job_id.submitted,
+            token=job_id.token,
+            user=job_id.user,
+            output=output,
+            groups=layout.groups,
+            direct=layout.direct,
+            elastic=layout.elastic,
+            supervised=layout.supervised,
+        ),
+    )
+    record.write(FILE, about.to_json())
     record.write(CLUSTER, cluster_json(cluster))
     record.write(SCRIPT, script)
     return made, record

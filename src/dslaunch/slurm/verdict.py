@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.run_state import State
 from dslaunch.slurm.observed import LaunchError, MemoryExceeded, Observed
-from dslaunch.slurm.states import JobInfo
+from dslaunch.slurm.states import GONE, JobInfo
 
 # ---------------------------------------------------------------- why it waits
 
@@ -60,6 +61,23 @@ def why_waiting(reason: str) -> str:
     if re.match(r"QOS|Assoc|Max", plain):
         return f"a limit of the account or quality of service is reached ({reason})"
     return reason
+
+
+# ---------------------------------------------------------------- how it stands
+
+
+def state_of(jobs: Sequence[JobInfo]) -> State:
+    """Return the state of a run by those of its jobs: a task that runs counts for the whole."""
+    if any(not info.over and not info.waiting for info in jobs):
+        return State.RUNNING
+    if any(info.waiting for info in jobs):
+        return State.WAITING
+    states = {info.state for info in jobs}
+    if states == {"COMPLETED"}:
+        return State.SUCCEEDED
+    if GONE in states:
+        return State.UNKNOWN
+    return State.STOPPED if "CANCELLED" in states else State.FAILED
 
 
 # ---------------------------------------------------------------- how it ended

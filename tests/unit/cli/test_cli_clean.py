@@ -6,16 +6,24 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.slurm.squeue import SUBMITTED, row
 
 from dslaunch.cli import clean, ps
-from dslaunch.errors import DslaunchError, UsageError
-from dslaunch.run.state import OnNode, RunState
+from dslaunch.errors import NodeFailure, UsageError
+from dslaunch.run import status as run_status
+from dslaunch.run.run_record import RunRecord
+from dslaunch.run.run_state import State
+from dslaunch.run.status import Reports, RunStatus
+from dslaunch.slurm import client
+from dslaunch.slurm.client import Client, Done
 
+JOB = {"job": "12", "groups": [[2, 1]], "direct": True, "submitted": SUBMITTED}
 CLUSTER = """\
 {"name": "pod", "nodes": [{"host": "n1", "slots": [0]}, {"host": "n2", "slots": [0]}]}
 """
@@ -31,7 +39,10 @@ class Records:
         """A run to which nothing was written for so many days."""
         directory = self.home / "runs" / name
         (directory / "logs").mkdir(parents=True)
-        told = {"detached": False, "hosts": ["n1", "n2"], "agents": name, **about}
+        told = {
+            "program": "job.py", "cluster": "pod", "launcher": "direct", "world_size": 2,
+            "detached": False, "hosts": ["n1", "n2"], "agents": name, "started": 1.0, **about,
+        }  # fmt: skip
         (directory / "run.json").write_text(json.dumps(told))
         (directory / "cluster.json").write_text(CLUSTER)
         (directory / "lock").touch()
@@ -78,9 +89,13 @@ def test_a_run_whose_launcher_lives_is_kept_however_old_it_is(
     assert (said.out, said.err) == ("nothing to do\n", "kept old: its launcher is running\n")
 
 
-def state_of(run: str, state: str) -> RunState:
-    nodes = {host: OnNode(state) for host in ("n1", "n2")}  # type: ignore[arg-type]
-    return RunState(run, "pod", "direct", 0.0, True, ("n1", "n2"), nodes)
+def reported(run: str, state: State) -> RunStatus:
+    """What nodes report of a run."""
+    record = RunRecord(
+        program="", cluster="pod", launcher="direct", hosts=("n1", "n2"), world_size=2,
+        detached=True, agents=run, started=0.0,
+    )  # fmt: skip
+    return RunStatus(run, state, record)
 
 
 def test_a_detached_run_is_kept_unless_all_its_nodes_say_that_it_is_over(
@@ -92,39 +107,53 @@ def test_a_detached_run_is_kept_unless_all_its_nodes_say_that_it_is_over(
     records.add("unknown", days=40, detached=True)
     (records.home / "runs/unknown/cluster.json").write_text("{}")
     os.utime(records.home / "runs/unknown/cluster.json", (0, 0))
-    answers = {"goes-on": state_of("goes-on", "running")}
-    monkeypatch.setattr(ps, "ask_nodes", lambda clusters: (answers, {"n2": "no route"}))
+    records.add("half", days=40, detached=True)
+    answers = {
+        "goes-on": reported("goes-on", State.RUNNING),
+        "half": reported("half", State.SUCCEEDED),
+    }
+    reports = Reports(answers, {"n2": NodeFailure("n2", "refused", "no route")})
+    monkeypatch.setattr(run_status, "ask_clusters", lambda clusters: reports)
     clean.clean(older="30d")
-    assert records.left == {"goes-on", "unsure", "unknown"}
+    assert records.left == {"goes-on", "half", "unsure", "unknown"}
     said = capsys.readouterr()
     assert said.out == "removed gone, 0.0 MB\n"
     assert "kept goes-on: it is running" in said.err
     assert "kept unsure: no answer from n2; " in said.err
+    assert "kept half: no answer from n2; " in said.err
     assert "kept unknown: its nodes are not known; " in said.err
 
 
+GONE = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+
+
 @pytest.mark.parametrize(
-    ("state", "kept"), [("running", True), ("waiting", True), ("unknown", False)]
+    ("answer", "why"),
+    [
+        (Done(0, row(), ""), "its job is running"),
+        (Done(0, row(state="PENDING", nodes=""), ""), "its job is waiting"),
+        (Done(1, "", DOWN), "SLURM's controller does not answer; "),
+        (Done(1, "", GONE), None),
+    ],
+    ids=["running", "waiting", "no answer", "forgotten"],
 )
-def test_a_job_of_slurm_is_kept_while_it_waits_or_runs(
-    records: Records, monkeypatch: pytest.MonkeyPatch, state: str, kept: bool
+def test_a_job_of_slurm_is_kept_unless_slurm_says_that_it_is_over(
+    records: Records,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: Done,
+    why: str | None,
 ) -> None:
-    records.add("job", days=40, slurm={"job": "7"})
-    monkeypatch.setattr(clean.slurm_runs, "data", lambda run: {"state": state})
+    def slurm(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        return Done(0, "slurm 22.05.8\n", "") if "--version" in argv else answer
+
+    monkeypatch.setattr(client, "here", lambda: Client({}, slurm))
+    records.add("job", days=40, slurm=JOB)
     clean.clean(older="30d")
-    assert bool(records.left) is kept
-
-
-def test_a_job_of_a_slurm_that_does_not_answer_is_kept(
-    records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def silent(run: object) -> dict[str, object]:
-        raise DslaunchError("the controller does not answer")
-
-    records.add("job", days=40, slurm={"job": "7"})
-    monkeypatch.setattr(clean.slurm_runs, "data", silent)
-    clean.clean(older="30d")
-    assert records.left == {"job"}
+    assert bool(records.left) is (why is not None)
+    said = capsys.readouterr().err
+    assert said.startswith(f"kept job: {why}") if why else said == ""
 
 
 def test_an_age_that_is_none_and_options_about_nodes_are_refused(records: Records) -> None:
@@ -139,8 +168,7 @@ def test_an_age_that_is_none_and_options_about_nodes_are_refused(records: Record
 def test_a_record_of_another_version_does_not_keep_ps_from_the_others(
     records: Records, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = {"detached": True, "world_size": 2, "launcher": "direct", "started": time.time()}
-    records.add("old", days=1, **known)
+    records.add("old", days=1, detached=True)
     records.home.joinpath("runs/old/cluster.json").write_text('{"nodes": 3}')
     ps.ps(everything=True)
     told = capsys.readouterr()

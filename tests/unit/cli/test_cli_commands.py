@@ -236,3 +236,8 @@ def test_the_schema_is_json_on_standard_output(dslaunch: Dslaunch):
     done = dslaunch("schema")
     assert "nodes" in json.loads(done.stdout)["properties"]
     assert done.stderr == ""
+
+
+def test_the_record_of_a_run_has_a_schema(dslaunch: Dslaunch):
+    done = dslaunch("schema", "run")
+    assert json.loads(done.stdout)["properties"]["format"]["const"] == 1

@@ -14,17 +14,21 @@ import typer
 from tests.checks.recorded import HELLO
 
 from dslaunch.cli import preflight as command
+from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, UsageError
+from dslaunch.launch.job import Job
+from dslaunch.preflight.check import Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 TEXT = "name: pod\nnodes: [{host: 'n[1-2]', slots: 1}]\n"
+CLUSTER = parse_cluster(TEXT, "cluster.yaml")
 ANSWERS = Facts(
-    TEXT,
-    "cluster.yaml",
-    "t",
+    Scope(CLUSTER, CLUSTER.nodes, token="t"),
     1_700_000_000.0,
     {"n1": NodeFacts(HELLO, {}, (0.0, 0.0), 0.1), "n2": NodeFacts(HELLO, {}, (2.5, 0.0), 0.1)},
     {},
+    cluster=TEXT,
+    file="cluster.yaml",
 )
 """The clock of one is 2.5 s ahead of the other's."""
 
@@ -133,7 +137,8 @@ def test_saved_answers_are_judged_by_the_checks_that_were_asked_for(
     Path("saved.json").write_text(replace(ANSWERS, tier="gate").to_json(), "utf-8")
     assert "lim.stack" not in checks_of(capsys) >= {"clock.skew"}
     assert "lim.stack" in checks_of(capsys, tier="static")
-    Path("saved.json").write_text(replace(ANSWERS, named=("clock.skew",)).to_json(), "utf-8")
+    named = replace(ANSWERS.scope, named=frozenset(("clock.skew",)))
+    Path("saved.json").write_text(replace(ANSWERS, scope=named).to_json(), "utf-8")
     assert checks_of(capsys) == {"clock.skew"}
     assert checks_of(capsys, "lim.stack") == {"lim.stack"}
 
@@ -141,7 +146,8 @@ def test_saved_answers_are_judged_by_the_checks_that_were_asked_for(
 def test_saved_answers_for_a_launcher_that_is_not_installed_here_are_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("saved.json").write_text(replace(ANSWERS, launcher="theirs").to_json(), "utf-8")
+    theirs = replace(ANSWERS.scope, job=Job("", launcher="theirs"))
+    Path("saved.json").write_text(replace(ANSWERS, scope=theirs).to_json(), "utf-8")
     assert "warn" in levels(capsys, None)
     with pytest.raises(UsageError, match="no launcher is named `torchrum`"):
         command.preflight(saved=Path("saved.json"), launcher="torchrum")

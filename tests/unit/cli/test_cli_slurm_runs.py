@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.unit.slurm.squeue import SUBMITTED, row
 
-from dslaunch.cli import lookup, slurm_runs
+from dslaunch.cli import lookup, status
 from dslaunch.errors import UsageError
-from dslaunch.run.record import ABOUT
-from dslaunch.run.state import find_exactly, find_local, local_runs
+from dslaunch.report.status import run_row
+from dslaunch.run.handle import RunHandle
+from dslaunch.run.local import local_runs
+from dslaunch.run.run_record import FILE
+from dslaunch.run.run_state import State
+from dslaunch.run.status import Reports
 from dslaunch.slurm import client
 from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.slurm_run import JobName
 
 LATER = 5000.0
 
@@ -34,12 +40,13 @@ def record(state: Path, run: str, number: str, started: float, cluster: str = ""
     }  # fmt: skip
     about = {
         "hosts": ["filed1", "filed2", "filed3"], "world_size": 2, "launcher": "direct",
-        "started": started, "detached": False, "agents": run, "slurm": slurm,
+        "program": "train.py", "cluster": "pod", "started": started, "detached": False,
+        "agents": run, "slurm": slurm,
     }  # fmt: skip
     directory = state / "runs" / run
     directory.mkdir(parents=True, mode=0o700)
     (directory.parent).chmod(0o700)
-    (directory / ABOUT).write_text(json.dumps(about))
+    (directory / FILE).write_text(json.dumps(about))
 
 
 def environ(state: Path) -> dict[str, str]:
@@ -47,7 +54,8 @@ def environ(state: Path) -> dict[str, str]:
 
 
 def by_number(state: Path, word: str) -> str | None:
-    found = slurm_runs.by_number(word, environ(state))
+    job = JobName.parse(word)
+    found = job and job.find(local_runs(environ(state)).started)
     return found.run if found else None
 
 
@@ -83,7 +91,7 @@ def test_a_number_of_several_clusters_is_ambiguous(state_directory: Path) -> Non
 def test_the_latest_run_is_the_one_that_was_started_last(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "11", LATER)
     record(state_directory, "1122-101010-b-0002", "12", 1.0)  # its directory is the newest
-    found = find_local("latest", environ(state_directory))
+    found = local_runs(environ(state_directory)).find("latest")
     assert found is not None
     assert found.run == "1122-101010-a-0001"
 
@@ -105,20 +113,20 @@ class Site:
         return self.done
 
 
-def standings(
-    state: Path, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> list[slurm_runs.Standing]:
+def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[RunHandle]:
+    """The runs of this machine, at a site that answers so."""
     monkeypatch.setattr(client, "here", lambda: Client({}, site))
-    runs = local_runs(environ(state))
-    return list(slurm_runs.standings(runs).values())
+    return lookup.handles(local_runs(os.environ).started)
 
 
 def test_a_list_shows_the_nodes_that_slurm_gave(
     state_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    (standing,) = standings(state_directory, Site(Done(0, row(), "")), monkeypatch)
-    assert (standing.word, standing.nodes, standing.goes_on) == ("running", "node[1-2]", True)
+    (run,) = asked(Site(Done(0, row(), "")), monkeypatch)
+    found = run.summary(Reports())
+    assert (found.state, found.may_continue) == (State.RUNNING, True)
+    assert run_row(found)[1:3] == ("running", "node[1-2]")
 
 
 def test_a_controller_that_is_down_is_asked_once_and_all_its_jobs_are_unknown(
@@ -127,9 +135,11 @@ def test_a_controller_that_is_down_is_asked_once_and_all_its_jobs_are_unknown(
     for number in range(5):
         record(state_directory, f"1122-101010-a-000{number}", str(number + 1), 1.0)
     site = Site(DOWN)
-    found = standings(state_directory, site, monkeypatch)
-    assert {(one.word, one.nodes, one.unknown) for one in found} == {("unknown", "-", "no-contact")}
-    assert all(one.goes_on for one in found)
+    found = [run.summary(Reports()) for run in asked(site, monkeypatch)]
+    assert {one.state for one in found} == {State.UNKNOWN}
+    assert {one.unknown.code for one in found if one.unknown} == {"no-contact"}
+    assert all(one.may_continue for one in found)
+    assert {run_row(one)[2] for one in found} == {"-"}
     assert site.asked == ["squeue"]
 
 
@@ -137,13 +147,19 @@ def test_the_status_of_a_job_is_unknown_while_the_controller_is_down(
     state_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    monkeypatch.setattr(client, "here", lambda: Client({}, Site(DOWN)))
-    (run,) = local_runs(environ(state_directory))
-    assert slurm_runs.data(run) == {
-        "run": run.run, "state": "unknown", "jobs": [], "result": None, "unknown": "no-contact"
-    }  # fmt: skip
-    head, why = slurm_runs.page(run).splitlines()
-    assert head.startswith(f"{run.run}: unknown, job 12, started ")
+    (run,) = asked(Site(DOWN), monkeypatch)
+    told = run.status()
+    assert told.as_dict() == {
+        **run.record.as_dict(),
+        "run": run.name,
+        "state": "unknown",
+        "nodes": {},
+        "jobs": [],
+        "result": None,
+        "unknown": "no-contact",
+    }
+    head, why = status.page(told).splitlines()
+    assert head.startswith(f"{run.name}: unknown, job 12, started ")
     assert why == "reason: SLURM's controller does not answer"
 
 
@@ -152,22 +168,49 @@ def test_a_job_that_slurm_has_forgotten_is_not_said_to_be_over(
 ) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
     said = "slurm_load_jobs error: Invalid job id specified\nSlurm accounting storage is disabled\n"
-    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(1, "", said))))
-    (run,) = local_runs(environ(state_directory))
+    (run,) = asked(Site(Done(1, "", said)), monkeypatch)
+    assert run.status().state is State.UNKNOWN
     with pytest.raises(UsageError, match="does not know job 12"):
-        slurm_runs.stop(run, None)
+        run.stop(None, "me")
+
+
+def test_a_part_of_a_job_is_not_stopped_with_the_whole(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(0, row(), ""))))
+    for part in ("12_3", "12+1"):
+        with pytest.raises(UsageError, match="is a part of run 1122-101010-a-0001"):
+            lookup.find(part, None).stop(None, "me")
+
+
+def test_runs_of_both_kinds_have_one_shape_in_json(
+    state_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(state_directory, "1122-101010-a-0001", "12", 1.0)
+    record(state_directory, "1122-101010-b-0002", "13", 2.0)
+    file = state_directory / "runs/1122-101010-b-0002" / FILE
+    ssh = {**json.loads(file.read_text()), "slurm": None}
+    file.write_text(json.dumps(ssh))
+    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(0, row(), ""))))
+    shapes = {
+        tuple(sorted(run.summary(Reports()).as_dict()))
+        for run in lookup.handles(local_runs(os.environ).started)
+    }
+    assert len(shapes) == 1
 
 
 def test_the_run_within_a_supervised_job_is_no_run_beside_it(state_directory: Path) -> None:
     record(state_directory, "1122-101010-a-0001", "11", 1.0)
     record(state_directory, "1122-101010-b-0002", "12", 2.0)
     runs = state_directory / "runs"
-    job, inner = runs / "1122-101010-a-0001" / ABOUT, runs / "1122-101010-b-0002" / ABOUT
+    job, inner = runs / "1122-101010-a-0001" / FILE, runs / "1122-101010-b-0002" / FILE
     about = json.loads(job.read_text())
     about["slurm"]["token"] = "dslaunch-0123456789abcdef"
     job.write_text(json.dumps(about))
     within = {**json.loads(inner.read_text()), "submission": "dslaunch-0123456789abcdef"}
     del within["slurm"]
     inner.write_text(json.dumps(within))
-    assert [run.run for run in local_runs(environ(state_directory))] == ["1122-101010-a-0001"]
-    assert find_exactly("1122-101010-b-0002", environ(state_directory)) is not None
+    known = local_runs(environ(state_directory))
+    assert [run.run for run in known.started] == ["1122-101010-a-0001"]
+    assert known.exactly("1122-101010-b-0002") is not None

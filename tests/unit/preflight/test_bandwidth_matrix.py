@@ -15,8 +15,8 @@ CASES = Path(__file__).parents[2] / "checks" / "net.bandwidth"
 
 def matrix(case: str) -> Matrix | None:
     """Of recorded answers."""
-    scope, facts = facts_of(read(CASES / f"{case}.toml"), net_bandwidth.CHECK)
-    return bandwidth(answers("net.bandwidth", net_bandwidth.CHECK, scope, facts))
+    facts = facts_of(read(CASES / f"{case}.toml"), net_bandwidth.CHECK)
+    return bandwidth(answers("net.bandwidth", net_bandwidth.CHECK, facts))
 
 
 def test_each_pair_has_its_figure_and_the_slow_ones_are_hot() -> None:

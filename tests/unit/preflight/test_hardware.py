@@ -24,9 +24,8 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import nvme_path
 from dslaunch.preflight.checks._machine import MEMORY, path_question
 from dslaunch.preflight.checks.fs_hung import MOUNTS
-from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.facts import Facts, NodeFacts, read
 from dslaunch.preflight.hardware import hardware, network, node_local
-from dslaunch.preflight.replay import replayed
 
 CLUSTER = """\
 nodes: [{host: 'n[1-2]', slots: 2, labels: {gpu: A100, memory: 64G}}]
@@ -81,13 +80,15 @@ def saved(nodes: Mapping[str, Mapping[str, Mapping[str, Any]]], cluster: str = C
     """A file as `dslaunch preflight --save` writes it."""
     told = {host: NodeFacts(HELLO, said, None, 0.1) for host, said in nodes.items()}
     path = Path("facts.json")
-    path.write_text(Facts(cluster, "c.yaml", "0", 0.0, told, {}).to_json(), "utf-8")
+    scope = Scope(parse_cluster(cluster, "c.yaml"), ())
+    facts = Facts(scope, 0.0, told, {}, cluster=cluster, file="c.yaml")
+    path.write_text(facts.to_json(), "utf-8")
     return path
 
 
 def known(path: Path) -> tuple[NodeHardware, ...]:
-    scope, facts = replayed(path)
-    return hardware(select(scope.cluster, Selection()), scope, facts)
+    facts = read(path)
+    return hardware(select(facts.scope.cluster, Selection()), facts)
 
 
 @pytest.fixture(autouse=True)
@@ -112,9 +113,9 @@ def test_a_directory_that_was_not_asked_of_is_judged_by_the_mount_that_it_is_bel
 
 
 def test_the_node_with_least_says_how_much_is_free_and_none_where_one_has_no_disk() -> None:
-    scope, facts = replayed(saved({"n1": answers(), "n2": answers()}))
-    assert (node_local(scope, facts), network(scope, facts)) == (900 * GIB, None)
-    assert node_local(*replayed(saved({"n1": answers(), "n2": answers("tmpfs")}))) is None
+    facts = read(saved({"n1": answers(), "n2": answers()}))
+    assert (node_local(facts), network(facts)) == (900 * GIB, None)
+    assert node_local(read(saved({"n1": answers(), "n2": answers("tmpfs")}))) is None
 
 
 def lint(*words: str, **settings: Any) -> Result:

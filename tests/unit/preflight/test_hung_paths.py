@@ -43,8 +43,8 @@ def test_a_hung_path_is_named_and_all_else_is_answered_in_the_meantime() -> None
     )
     assert time.monotonic() - began < 4
     assert [key for key, answer in answers.items() if "error" in answer] == [f'path "{WORK}"']
-    facts = Facts("", "c.yaml", "0", 0.0, {"node1": NodeFacts(HELLO, answers, None, 1.0)}, {})
-    found = judge(scope, facts, CHECKS).findings
+    facts = Facts(scope, 0.0, {"node1": NodeFacts(HELLO, answers, None, 1.0)}, {})
+    found = judge(facts, CHECKS).findings
     hung = [f for f in found if f.check == "fs.hung"]
     assert [(f.level, f.found) for f in hung] == [
         ("fail", f"{WORK} does not answer: no answer within 1 s")

@@ -20,7 +20,8 @@ from dslaunch.preflight.judge import FAULT, REACHED, judge
 from dslaunch.preflight.runner import Survey
 from dslaunch.protocol.survey import Answer
 
-CLUSTER = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]\n", "c.yaml")
+TEXT = "nodes: [{host: 'n[1-3]', slots: 1}]\n"
+CLUSTER = parse_cluster(TEXT, "c.yaml")
 SCOPE = Scope(CLUSTER, CLUSTER.nodes, token="t")
 CHECKS = built_in()
 
@@ -81,7 +82,7 @@ def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
 
 def facts(answers: dict[str, Answer]) -> Facts:
     nodes = {n.host: NodeFacts(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
-    return Facts("nodes: [{host: 'n[1-3]', slots: 1}]", "c.yaml", "t", 1.0, nodes, {})
+    return Facts(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
 
 
 def bad_check() -> Check:
@@ -92,7 +93,7 @@ def bad_check() -> Check:
 
 
 def test_a_check_that_raises_is_unknown_and_names_its_exception() -> None:
-    report = judge(SCOPE, facts({}), {"a.bad": bad_check(), "shell.umask": CHECKS["shell.umask"]})
+    report = judge(facts({}), {"a.bad": bad_check(), "shell.umask": CHECKS["shell.umask"]})
     found = {f.check: (f.level, f.found) for f in report.findings if f.check != REACHED}
     assert found["a.bad"] == ("unknown", f"{FAULT}: KeyError")
     assert found["shell.umask"][0] == "pass"
@@ -117,7 +118,7 @@ def test_an_invalid_answer_of_a_recording_is_unknown_when_it_is_judged_again(
     file = tmp_path / "facts.json"
     file.write_text(facts({question.key: {"value": {"size": "large"}}}).to_json(), "utf-8")
     again = read(file)
-    report = judge(SCOPE, again, {"shm.size": CHECKS["shm.size"]})
+    report = judge(again, {"shm.size": CHECKS["shm.size"]})
     (tmp_path / "again.json").write_text(again.to_json(), "utf-8")
     assert read(tmp_path / "again.json") == again
     levels = {(f.check, f.level): f.hosts for f in report.findings}

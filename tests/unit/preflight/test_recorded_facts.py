@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.checks.recorded import HELLO
 
+from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure
+from dslaunch.launch.job import Job
+from dslaunch.preflight.check import Scope
 from dslaunch.preflight.facts import Facts, NodeFacts, read
+from dslaunch.pysource.imports import Imports
 
+TEXT = "nodes: [{host: 'n[1-2]', slots: 1}]"
+CLUSTER = parse_cluster(TEXT, "c.yaml")
 FACTS = Facts(
-    cluster="nodes: [{host: 'n[1-2]', slots: 1}]",
+    scope=Scope(
+        CLUSTER,
+        CLUSTER.nodes,
+        Job("train.py", launcher="direct"),
+        purposes=frozenset(("mpi",)),
+        directories=("/work",),
+        root="work",
+        files=(("train.py", "ab"),),
+        named=frozenset(("gpu.count",)),
+        token="t",
+        imports=Imports(("torch",), read=True),
+    ),
+    cluster=TEXT,
     file="c.yaml",
-    token="t",
     time=1_700_000_000.5,
     nodes={"n1": NodeFacts(HELLO, {'read ["/x"]': {"value": {"/x": "1"}}}, (0.5, 0.25), 0.1, "hi")},
     failures={"n2": NodeFailure("n2", "timeout", "no answer in time")},
-    purposes=("mpi",),
-    directories=("/work",),
-    files=(("train.py", "ab"),),
-    named=("gpu.count",),
     here={'read ["/y"]': {"error": "why"}},
 )
 
@@ -42,6 +56,11 @@ def test_what_was_recorded_is_read_back_the_same(tmp_path: Path) -> None:
     file = tmp_path / "facts.json"
     file.write_text(FACTS.to_json(), "utf-8")
     assert read(file) == FACTS
+
+
+def test_nothing_of_the_jobs_environment_is_recorded() -> None:
+    job = Job("train.py", env=(("TOKEN", "s3cr3t"),))
+    assert "s3cr3t" not in replace(FACTS, scope=replace(FACTS.scope, job=job)).to_json()
 
 
 @pytest.mark.parametrize(

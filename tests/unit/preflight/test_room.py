@@ -30,6 +30,6 @@ def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> 
     assert CHECK.then is not None
     then = CHECK.then({"node1": Answers(cluster.nodes[0], scope, asked, first)})
     facts = NodeFacts(HELLO, {**first, **answers(then["node1"])}, None, 1.0)
-    report = judge(scope, Facts("", "c.yaml", "0", 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
+    report = judge(Facts(scope, 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
     found = next(f for f in report.findings if f.found.startswith(WORK))
     assert (found.level, found.see) == ("fail", "df -h /tmp")

@@ -25,7 +25,7 @@ TEXT = "name: pod\nnodes: [{host: 'node[1-4]', slots: 8}]"
 SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes)
 SILENT = {"node4": NodeFailure("node4", "timeout", "no answer in time")}
 NODES = {f"node{i}": NodeFacts({}, {}, None, 0.1) for i in (1, 2, 3)}
-FACTS = Facts(TEXT, "c.yaml", "t", 1_700_000_000.0, NODES, SILENT)
+FACTS = Facts(SCOPE, 1_700_000_000.0, NODES, SILENT)
 FAILED = Finding("gpu.count", "fail", ("node2",), "7 GPUs", "8", "drain it", "nvidia-smi -L")
 WARNED = Finding("net.mtu", "warn", ("node1", "node3"), "9000 bytes", "1500")
 UNKNOWN = Finding("gpu.xid", "unknown", ("node1",), "needs root", see="dmesg")
@@ -33,7 +33,7 @@ PASSED = Finding("clock.skew", "pass", ("node1", "node2", "node3"), "within 1 s"
 
 
 def report(*findings: Finding) -> Report:
-    return Report(SCOPE, FACTS, findings)
+    return Report(FACTS, findings)
 
 
 ALL = report(FAILED, WARNED, UNKNOWN, PASSED)
@@ -56,7 +56,8 @@ def test_all_shows_what_passed_too() -> None:
 
 
 def test_of_fewer_nodes_only_their_silence_counts() -> None:
-    one = replace(ALL, scope=replace(SCOPE, nodes=SCOPE.nodes[:1]))
+    scope = replace(SCOPE, nodes=SCOPE.nodes[:1])
+    one = replace(ALL, facts=replace(FACTS, scope=scope))
     assert summary(one).startswith("1 node: 1 failed, ")
 
 

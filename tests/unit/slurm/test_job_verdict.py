@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.render.job_verdict import SUFFIX, verdict_lines
-from dslaunch.slurm.job_verdict import LARGEST, Written, completed, read_written
+from dslaunch.slurm.job_files import LARGEST, Written, completed, read_written
 from dslaunch.slurm.states import GONE, JobInfo
 
 VARIABLES = {

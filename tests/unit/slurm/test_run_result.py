@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
+from dslaunch.slurm.job_files import of_job, read_result, with_cause
 from dslaunch.slurm.output import Layout, Reader
-from dslaunch.slurm.run_result import of_job, read_result, with_cause
 
 CAUSE = Event(3.0, "exit", "n2", 5, code=7)
 RUN = Outcome("failed", 7, cause=CAUSE, message="rank 5 on n2 failed first", last_lines=("boom",))

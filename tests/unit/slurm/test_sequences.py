@@ -40,7 +40,7 @@ from dslaunch.launch.job import Job as Program
 from dslaunch.render.batch import Batch
 from dslaunch.render.launch import Launch
 from dslaunch.run.events import Event, Line
-from dslaunch.run.state import local_runs
+from dslaunch.run.local import local_runs
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, Done
 from dslaunch.slurm.failures import Failure
@@ -270,7 +270,7 @@ class Story:
     def look_and_stop(self) -> None:
         """The user looks at the job from another shell, and sometimes stops it."""
         client = self.client(self.another_shell())
-        (run,) = local_runs(self.environ)
+        (run,) = local_runs(self.environ).started
         made = submitted(run)
         assert made is not None
         with contextlib.suppress(DslaunchError):

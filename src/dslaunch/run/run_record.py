@@ -1,0 +1,163 @@
+"""The record of a run: what it is, written when it starts, read by all that looks after it later.
+
+One JSON file in the run directory. `dslaunch schema run` prints its JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+)
+
+from dslaunch.errors import UsageError
+from dslaunch.protocol.values import MOST_PATH, Count, InvalidAnswer, Pid, Several, Time, parse
+
+FILE = "run.json"
+FORMAT = 1
+LARGEST = 16 << 20
+"""Bytes that are read of a record; the names of 4,096 nodes take about 100 kB."""
+
+
+def _printable(value: object) -> object:
+    """Spell bytes of a path that are no UTF-8, which JSON cannot hold, as `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+Text = Annotated[str, Field(max_length=MOST_PATH), BeforeValidator(_printable)]
+Group = Annotated[tuple[Count, Count], Strict(False)]
+
+
+class _Recorded(BaseModel):
+    """Exact types and immutable; fields of later versions of the same format are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
+
+
+class JobRecord(_Recorded):
+    """The SLURM job that a run is, as it was submitted."""
+
+    job: Annotated[str, Field(pattern=r"^[0-9]{1,18}$", description="Its number.")]
+    cluster: Text = Field("", description="The SLURM cluster; empty: that of the commands.")
+    name: Text = Field("", description="The job's name.")
+    submitted: Count | None = Field(
+        None, description="Seconds since the epoch; null: SLURM could not tell yet."
+    )
+    token: Text = Field("", description="The word that only this job has in its submission.")
+    user: Count | None = Field(None, description="The number of the user whose job it is.")
+    output: Text = Field("", description="The path of its output; empty: not known.")
+    groups: Several[Group] = Field(description="Nodes and ranks of each node, in rank order.")
+    direct: bool = Field(description="Whether each task is a rank.")
+    elastic: bool = Field(False, description="Whether the launcher is elastic.")
+    supervised: bool = Field(False, description="Whether `dslaunch run` runs within the job.")
+
+
+class RunRecord(_Recorded):
+    """A run as it was started: an attempt of an SSH run, or a SLURM job."""
+
+    format: Literal[1] = Field(1, description="The version of this shape.")
+    program: Text = Field(description="The script, module or program.")
+    cluster: Text = Field(description="The name of the cluster in its file.")
+    launcher: Text = Field(description="What starts the ranks of a node.")
+    hosts: Several[Text] = Field(description="The nodes, in rank order.")
+    world_size: Count = Field(description="How many ranks there are.")
+    detached: bool = Field(description="Whether it runs without the launcher.")
+    attempt: Count = Field(0, description="Restarts before this attempt.")
+    agents: Text = Field(description="The name that the agents of this attempt carry.")
+    started: Time = Field(description="Seconds since the epoch.")
+    pid: Pid | None = Field(None, description="The process that started it.")
+    machine: Text = Field(
+        "",
+        validation_alias=AliasChoices("from", "machine"),
+        serialization_alias="from",
+        description="The machine on which it was started.",
+    )
+    submission: Text = Field(
+        "", description="The token of the SLURM job in whose script it was started."
+    )
+    slurm: JobRecord | None = Field(None, description="The SLURM job; null: an SSH run.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return self.model_dump_json(by_alias=True) + "\n"
+
+
+_RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
+
+
+class Fault(StrEnum):
+    """Why a record cannot be used."""
+
+    UNREADABLE = "unreadable"
+    DAMAGED = "damaged"
+    OTHER_VERSION = "other-version"
+
+
+_FAULTS = {
+    Fault.UNREADABLE: "cannot be read",
+    Fault.DAMAGED: "is damaged",
+    Fault.OTHER_VERSION: "was written by another version of dslaunch",
+}
+
+
+class RecordError(UsageError):
+    """The record of a run cannot be used."""
+
+    def __init__(self, path: Path, code: Fault, detail: str) -> None:
+        self.run, self.code = path.parent.name, code
+        super().__init__(
+            f"{self.run}: its record {path} {_FAULTS[code]}: {detail}",
+            hint=f"if the run is over, remove {path.parent}",
+        )
+
+
+def read_record(directory: Path) -> RunRecord | None:
+    """Return the record of a run; None: nothing is recorded. Raises RecordError."""
+    path = directory / FILE
+    try:
+        data = json.loads(_text(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RecordError(path, Fault.UNREADABLE, error.strerror or str(error)) from None
+    except (ValueError, RecursionError):
+        raise RecordError(path, Fault.DAMAGED, "not JSON") from None
+    if not isinstance(data, dict):
+        raise RecordError(path, Fault.DAMAGED, "not an object")
+    # the first versions wrote no number, and mostly the same fields
+    numbered = "format" in data
+    if numbered and data["format"] != FORMAT:
+        raise RecordError(path, Fault.OTHER_VERSION, f"format {str(data['format'])[:40]}")
+    try:
+        return parse(_RECORD, data)
+    except InvalidAnswer as error:
+        code = Fault.DAMAGED if numbered else Fault.OTHER_VERSION
+        raise RecordError(path, code, str(error)) from None
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(LARGEST).decode()
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of the file, for other programs."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "dslaunch run"}
+    schema = RunRecord.model_json_schema(by_alias=True, mode="serialization")
+    return head | {key: value for key, value in schema.items() if key not in head}

@@ -1,0 +1,168 @@
+"""The record of a run is read back as it was written; what is none is a named problem."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from dslaunch.errors import UsageError
+from dslaunch.run.local import local_runs
+from dslaunch.run.outcome import Outcome
+from dslaunch.run.record import Record
+from dslaunch.run.run_record import (
+    FILE,
+    Fault,
+    JobRecord,
+    RecordError,
+    RunRecord,
+    json_schema,
+    read_record,
+)
+
+SSH = RunRecord(
+    program="train.py",
+    cluster="pod",
+    launcher="torchrun",
+    hosts=("n1", "n2"),
+    world_size=4,
+    detached=True,
+    attempt=1,
+    agents="0101-000000-train-aaaa+1",
+    started=1_700_000_000.5,
+    pid=12,
+    machine="login",
+)
+SLURM = SSH.model_copy(
+    update={"slurm": JobRecord(job="142", token="dslaunch-1", groups=((2, 4),), direct=True)}
+)
+WITHOUT_NUMBER = {key: value for key, value in SSH.as_dict().items() if key != "format"}
+
+
+def written(directory: Path, text: str) -> Path:
+    """A run directory with that record."""
+    (directory / FILE).write_text(text, "utf-8")
+    return directory
+
+
+@pytest.mark.parametrize("record", [SSH, SLURM], ids=["ssh", "slurm"])
+def test_a_record_is_read_back_the_same_and_has_the_published_schema(
+    tmp_path: Path, record: RunRecord
+) -> None:
+    assert read_record(written(tmp_path, record.to_json())) == record
+    jsonschema.validate(json.loads(record.to_json()), json_schema())
+
+
+def test_the_keys_of_the_first_versions_are_read(tmp_path: Path) -> None:
+    assert "from" in WITHOUT_NUMBER
+    assert read_record(written(tmp_path, json.dumps(WITHOUT_NUMBER))) == SSH
+
+
+def test_fields_of_later_versions_are_ignored(tmp_path: Path) -> None:
+    assert read_record(written(tmp_path, json.dumps({**SSH.as_dict(), "new": 1}))) == SSH
+
+
+def test_a_program_whose_name_is_no_utf_8_is_recorded(tmp_path: Path) -> None:
+    record = RunRecord(**{**WITHOUT_NUMBER, "program": "a\udcff.py"})
+    assert read_record(written(tmp_path, record.to_json())) == record
+
+
+def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+
+
+def fault(directory: Path, text: str) -> Fault:
+    """Why a record cannot be used."""
+    with pytest.raises(RecordError) as refused:
+        read_record(written(directory, text))
+    assert refused.value.run == directory.name
+    return refused.value.code
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "[" * 100_000, "\0", '{"format": 1}'])
+def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+    assert fault(tmp_path, text) is Fault.DAMAGED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"format": 2}, {"format": "x" * 1000}, {"format": None}],
+    ids=["later", "text", "null"],
+)
+def test_a_record_of_another_format_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
+    text = json.dumps({**SSH.as_dict(), **changes})
+    assert fault(tmp_path, text) is Fault.OTHER_VERSION
+
+
+@pytest.mark.parametrize("key", ["hosts", "agents", "started", "world_size"])
+def test_a_record_without_a_number_that_lacks_a_field_is_of_another_version(
+    tmp_path: Path, key: str
+) -> None:
+    text = json.dumps({name: value for name, value in WITHOUT_NUMBER.items() if name != key})
+    assert fault(tmp_path, text) is Fault.OTHER_VERSION
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hosts": "n1"},
+        {"world_size": "4"},
+        {"started": -1},
+        {"slurm": []},
+        {"slurm": {**SLURM.as_dict()["slurm"], "job": "12; rm"}},
+        {"slurm": {**SLURM.as_dict()["slurm"], "groups": [[1]]}},
+    ],
+)
+def test_a_field_of_another_kind_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert fault(tmp_path, json.dumps({**SSH.as_dict(), **changes})) is Fault.DAMAGED
+
+
+def test_a_record_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(RecordError) as refused:
+        read_record(tmp_path)
+    assert refused.value.code is Fault.UNREADABLE
+
+
+def state(tmp_path: Path, **records: str) -> dict[str, str]:
+    """The environment of a state directory with these records."""
+    tmp_path.chmod(0o700)
+    for run, text in records.items():
+        directory = tmp_path / "runs" / run
+        directory.mkdir(parents=True)
+        written(directory, text)
+    return {"DSLAUNCH_STATE": str(tmp_path)}
+
+
+def test_one_damaged_record_hides_no_other_and_is_named_when_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    known = local_runs(state(tmp_path, good=SSH.to_json(), torn="{"))
+    assert [run.run for run in known.started] == ["good"]
+    assert [error.run for error in known.unreadable] == ["torn"]
+    assert known.exactly("good") is not None
+    with pytest.raises(RecordError):
+        known.exactly("torn")
+
+
+def test_the_record_of_a_later_attempt_takes_the_place_of_the_earlier_one(tmp_path: Path) -> None:
+    environ = state(tmp_path)
+    directory = tmp_path / "runs" / "run"
+    writer = Record(directory)
+    for attempt in range(2):
+        writer.write(FILE, SSH.model_copy(update={"attempt": attempt}).to_json())
+    (run,) = local_runs(environ).runs
+    assert (run.record.attempt, run.living, run.result) == (1, True, None)
+    writer.close(Outcome("failed", 3, message="rank 1 failed").as_dict())
+    (run,) = local_runs(environ).runs
+    assert run.result == Outcome("failed", 3, message="rank 1 failed")
+    assert not run.living
+
+
+def test_a_beginning_that_several_runs_have_is_ambiguous(tmp_path: Path) -> None:
+    known = local_runs(state(tmp_path, aa=SSH.to_json(), ab=SSH.to_json()))
+    with pytest.raises(UsageError, match="aa, ab"):
+        known.find("a")
