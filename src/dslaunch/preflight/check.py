@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
 from dslaunch.launch.job import Job
@@ -96,6 +96,9 @@ class UnansweredError(Exception):
     """A question has no answer; says why."""
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What one node answered to one check's questions."""
@@ -112,6 +115,8 @@ class Answers:
     limits: Mapping[str, float] = field(default_factory=dict)
     here: Mapping[str, Answer] = field(default_factory=dict)
     """What this machine answered itself, in the form of `recorded`."""
+    parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
+    """The results of `once`; all checks of a node share them."""
 
     @property
     def host(self) -> str:
@@ -141,6 +146,14 @@ class Answers:
     def has(self, name: str) -> bool:
         """Whether a question of the check has an answer."""
         return self.answered(self.asked[name])
+
+    def once(self, parse: Callable[[Answers], T]) -> T:
+        """Return what a function makes of the node's answers; it is called once for all checks, so
+        it uses no limits, which are the check's own."""
+        if parse not in self.parsed:
+            self.parsed[parse] = parse(self)
+        found: T = self.parsed[parse]
+        return found
 
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""

@@ -81,9 +81,13 @@ def ask(scope: Scope) -> Asked:
 
 def devices(a: Answers) -> dict[str, Device]:
     """The node's RDMA devices by name. Raises UnansweredError."""
+    return a.once(_devices)
+
+
+def _devices(a: Answers) -> dict[str, Device]:
     ports: dict[str, dict[int, dict[str, str]]] = {}
     fields: dict[str, dict[str, str]] = {}
-    for path, text in a["ports"].items():
+    for path, text in a.value(PORTS).items():
         if at := _PORT.match(path):
             ports.setdefault(at[1], {}).setdefault(int(at[2]), {})[at[3]] = text
         elif of := _DEVICE.match(path):

@@ -199,6 +199,10 @@ class Entered:
 
 def entered(a: Answers) -> Entered:
     """Return how far the job's environment could be entered. Raises UnansweredError."""
+    return a.once(_entered)
+
+
+def _entered(a: Answers) -> Entered:
     tried: Tried = a.value(INSTALLED)
     lines = tried["report"].splitlines()
     path, installed = "", None

@@ -49,11 +49,12 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """A node without any GPU among nodes that have some."""
-    without = tuple(h for h, a in nodes.items() if nvidia.silent(a) == nvidia.NONE)
+    without = tuple(h for h, a in nodes.items() if nvidia.driver(a) is nvidia.Driver.ABSENT)
     if without and nvidia.up(nodes):
         hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:
-            yield Verdict("fail", nvidia.NONE, "GPUs as the other nodes have", hosts=hosts)
+            found = nvidia.Driver.ABSENT.value
+            yield Verdict("fail", found, "GPUs as the other nodes have", hosts=hosts)
 
 
 CHECK = Check(
