@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -253,38 +254,54 @@ def up(nodes: Nodes) -> dict[str, Answers]:
     return {host: a for host, a in nodes.items() if driver(a) is Driver.UP}
 
 
-Said = tuple[Level, str]
+Predicate = Callable[[Gpu, Mapping[str, float]], object]
+"""Of a GPU and the check's limits: what the rule's text shows, a tuple for several values; None or
+False: the rule does not apply. Raises UnansweredError for a field that cannot be read."""
 
 
-def each_gpu(
-    of: Callable[[Gpu, Mapping[str, float]], Said | None],
-    fine: str,
-    *,
-    expected: str = "",
-    needs: tuple[str, ...] = (),
-) -> Judge:
-    """Judge every GPU by itself; GPUs of which the same is said are named together.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is said of a GPU to which a predicate applies."""
 
-    `needs`: fields without which the GPUs have no such thing; then the check is skipped.
+    level: Level
+    found: str
+    """`{}` stands for what the predicate found."""
+    applies: Predicate
+
+
+def each_gpu(needs: tuple[str, ...], *rules: Rule, fine: str, expected: str) -> Judge:
+    """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
+    are named together, and `fine` is said if there is none.
+
+    `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
     """
 
     def judge(a: Answers) -> Iterator[Verdict]:
-        found: dict[Said, list[int]] = {}
+        groups: dict[tuple[Level, str], list[int]] = {}
         there = False
         for gpu in gpus(a):
             try:
-                there |= any(gpu.text(name) is not None for name in needs) or not needs
-                said = of(gpu, a.limits)
+                there |= any(gpu.text(name) is not None for name in needs)
+                said = _said(gpu, rules, a.limits)
             except UnansweredError as error:
                 said = ("unknown", str(error).partition(": ")[2] or str(error))
-            if said:
-                found.setdefault(said, []).append(gpu.index)
-        for (level, words), indices in found.items():
+            if said is not None:
+                groups.setdefault(said, []).append(gpu.index)
+        for (level, words), indices in groups.items():
             yield Verdict(level, f"GPU {listed(indices)}: {words}", expected)
-        if not found:
+        if not groups:
             yield passed(fine) if there else skipped("these GPUs or this driver do not tell")
 
     return where_up(judge)
+
+
+def _said(gpu: Gpu, rules: Iterable[Rule], limits: Mapping[str, float]) -> tuple[Level, str] | None:
+    for rule in rules:
+        found = rule.applies(gpu, limits)
+        if found is not None and found is not False:
+            values = found if isinstance(found, tuple) else (found,)
+            return rule.level, rule.found.format(*values)
+    return None
 
 
 def listed(numbers: Iterable[int]) -> str:
