@@ -102,6 +102,11 @@ def _devices(a: Answers) -> dict[str, Device]:
     }
 
 
+def in_use(a: Answers) -> bool:
+    """Whether an RDMA device has a port that is up. Raises UnansweredError."""
+    return any(device.active for device in devices(a).values())
+
+
 def natural(name: str) -> list[tuple[bool, int, str]]:
     """A key that sorts mlx5_2 before mlx5_10."""
     return [

@@ -179,6 +179,11 @@ class Entered:
     """None: the interpreter did not report."""
 
     @property
+    def without_library(self) -> bool:
+        """Whether Python did not find its own library (CPython, Python/pylifecycle.c)."""
+        return "No module named 'encodings'" in self.tried["err"]
+
+    @property
     def last_words(self) -> str:
         """The last line that was written to standard error, else to standard output."""
         for text in (self.tried["err"], self.tried["out"]):

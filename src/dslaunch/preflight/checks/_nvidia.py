@@ -28,6 +28,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
 from dslaunch.preflight.checks._query import Tables, read
+from dslaunch.preflight.unanswered import Reason
 from dslaunch.terminal import printable
 
 PATIENCE = 20.0
@@ -164,9 +165,9 @@ def trouble(a: Answers) -> Verdict | None:
     try:
         answer = a.value(QUERY)
     except UnansweredError as error:
-        hung = "no answer within" in str(error)
-        return Verdict("fail" if hung else "unknown", f"nvidia-smi gives {error}" if hung else
-                       f"nvidia-smi: {error}", *(_HUNG if hung else ()))  # fmt: skip
+        if error.reason is Reason.TIMEOUT:
+            return Verdict("fail", f"nvidia-smi gives {error}", *_HUNG)
+        return Verdict("unknown", f"nvidia-smi: {error}")
     said = answer["out"] + "\n" + answer["err"]
     if answer["code"] == 127:
         said = "nvidia-smi: not found"

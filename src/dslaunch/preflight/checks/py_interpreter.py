@@ -44,7 +44,7 @@ def _without(a: Answers, found: job.Entered) -> Verdict:
     if not found.path:
         after = "" if a.node.activate is None else " after the activate line"
         return Verdict("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
-    if "No module named 'encodings'" in found.tried["err"]:  # CPython, Python/pylifecycle.c
+    if found.without_library:
         words = f"{found.path} does not start: it does not find its own library"
         return Verdict("fail", words, "a Python interpreter", NO_LIBRARY)
     said = f": {found.last_words}" if found.last_words else ""
