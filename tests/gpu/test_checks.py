@@ -13,7 +13,7 @@ import pytest
 
 from dslaunch.preflight import facts
 from dslaunch.preflight.checks._nvidia import QUERY
-from dslaunch.preflight.checks._query import rows
+from dslaunch.preflight.checks._query import read
 
 if TYPE_CHECKING:
     from tests.gpu.machine import Device, Machine
@@ -64,7 +64,7 @@ def test_a_slot_without_a_gpu_is_an_error(machine: Machine, devices: tuple[Devic
 def test_gpus_are_the_ones_that_pytorch_sees(machine: Machine, devices: tuple[Device, ...]) -> None:
     machine.findings("--only", "gpu", "--save", "saved.json")
     answers = facts.read(machine.directory / "saved.json").nodes["node1"].answers
-    found = rows(answers[QUERY.key]["value"]["out"])
+    found = read(answers[QUERY.key]["value"]["out"]).gpus
     assert [gpu.text("name") for gpu in found] == [device.name for device in devices]
     assert [gpu.text("uuid") for gpu in found] == [f"GPU-{device.uuid}" for device in devices]
     for gpu, device in zip(found, devices, strict=True):

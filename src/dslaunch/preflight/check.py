@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
 from dslaunch.launch.job import Job
 from dslaunch.plural import counted
+from dslaunch.preflight.unanswered import Reason, reason_of
+from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.protocol.survey import Answer
 from dslaunch.pysource.imports import Imports
 
@@ -92,8 +94,8 @@ PURPOSES = {
 }
 
 
-class UnansweredError(Exception):
-    """A question has no answer; says why."""
+T = TypeVar("T")
+V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Answers:
     limits: Mapping[str, float] = field(default_factory=dict)
     here: Mapping[str, Answer] = field(default_factory=dict)
     """What this machine answered itself, in the form of `recorded`."""
+    parsed: dict[Callable[..., Any], Any] = field(default_factory=dict, compare=False, repr=False)
+    """The results of `once`; all checks of a node share them."""
 
     @property
     def host(self) -> str:
@@ -124,7 +128,7 @@ class Answers:
 
     def value(self, question: Question) -> Any:
         """The answer to a question. Raises UnansweredError."""
-        return _value(self.recorded.get(question.key, {"error": "it was not asked"}))
+        return _value(self.recorded.get(question.key), "it was not asked")
 
     def found(self, question: Question) -> Any:
         """The answer to a question; None: there is none."""
@@ -134,6 +138,11 @@ class Answers:
         """Why a question that was asked has no answer; empty: it has, or was not asked."""
         return self.recorded.get(question.key, _NOTHING).get("error", "")
 
+    def reason(self, question: Question) -> Reason | None:
+        """The code of `why`; None: it has an answer, or was not asked."""
+        why = self.why(question)
+        return reason_of(why) if why else None
+
     def answered(self, question: Question) -> bool:
         """Whether a question has an answer."""
         return "value" in self.recorded.get(question.key, _NOTHING)
@@ -142,17 +151,27 @@ class Answers:
         """Whether a question of the check has an answer."""
         return self.answered(self.asked[name])
 
+    def once(self, parse: Callable[[Answers], T]) -> T:
+        """Return what a function makes of the node's answers; it is called once for all checks, so
+        it uses no limits, which are the check's own."""
+        if parse not in self.parsed:
+            self.parsed[parse] = parse(self)
+        found: T = self.parsed[parse]
+        return found
+
     def from_here(self, question: Question) -> Any:
         """This machine's own answer to a question of `here`. Raises UnansweredError."""
-        return _value(self.here.get(question.key, {"error": "it was not asked here"}))
+        return _value(self.here.get(question.key), "it was not asked here")
 
 
 _NOTHING: Answer = {}
 
 
-def _value(answer: Answer) -> Any:
+def _value(answer: Answer | None, not_asked: str) -> Any:
+    if answer is None:
+        raise UnansweredError(not_asked, Reason.NOT_ASKED)
     if "error" in answer:
-        raise UnansweredError(answer["error"])
+        raise UnansweredError(answer["error"], reason_of(answer["error"]))
     return answer["value"]
 
 
@@ -241,15 +260,17 @@ class Finding:
     see: str = ""
 
 
-def odd_ones(values: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...], str, int]]:
+def odd_ones(values: Mapping[str, V]) -> Iterator[tuple[V, tuple[str, ...], V, int]]:
     """Whose value is not what most have: value, hosts, the most common value, how many have that.
 
     Without a most common one, the first node's counts as it.
     """
-    groups: dict[str, list[str]] = {}
+    if not values:
+        return
+    groups: dict[V, list[str]] = {}
     for host, value in values.items():
         groups.setdefault(value, []).append(host)
-    common = max(groups, key=lambda value: len(groups[value]), default="")
+    common = max(groups, key=lambda value: len(groups[value]))
     for value, hosts in groups.items():
         if value != common:
             yield value, tuple(hosts), common, len(groups[common])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.hardware import Directory, NodeHardware, hardware_of
 from dslaunch.preflight.check import Answers, Nodes, Question, UnansweredError
+from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.checks import net_bandwidth
@@ -22,6 +23,7 @@ from dslaunch.preflight.checks._machine import (
 from dslaunch.preflight.checks.fs_hung import MOUNTS
 from dslaunch.preflight.checks.nvme_path import NO_DISK
 from dslaunch.preflight.judge import answers
+from dslaunch.preflight.unanswered import Reason
 from dslaunch.topology.model import nvlinks
 
 if TYPE_CHECKING:
@@ -82,8 +84,7 @@ def _answers(facts: Facts) -> Nodes:
 
 
 def _has_rdma(a: Answers) -> bool:
-    ports = a.found(wiring.PORTS) or {}
-    return any(path.endswith("/state") and "ACTIVE" in text for path, text in ports.items())
+    return a.answered(wiring.PORTS) and infiniband.in_use(a)
 
 
 def _answered(node: NodeHardware, a: Answers) -> NodeHardware:
@@ -164,4 +165,4 @@ def _direct(a: Answers, path: str) -> bool | None:
     question = Question("write", {"path": path, "direct": True})
     if a.answered(question):
         return True
-    return False if "Invalid argument" in a.why(question) else None
+    return False if a.reason(question) is Reason.INVALID_ARGUMENT else None

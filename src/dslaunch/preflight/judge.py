@@ -17,6 +17,7 @@ from dslaunch.preflight.check import (
     Check,
     Finding,
     Level,
+    Nodes,
     Scope,
     UnansweredError,
     Verdict,
@@ -58,9 +59,10 @@ class Report:
 def judge(facts: Facts, checks: Mapping[str, Check]) -> Report:
     """Judge every check on every node, and fold what is equal."""
     findings = list(_reached(facts))
+    nodes = shared(facts)
     for name, check in checks.items():
         severity = cast("Level | None", dict(facts.scope.cluster.preflight.severity).get(name))
-        findings += fold(name, check, _verdicts(name, check, facts), severity)
+        findings += fold(name, check, _verdicts(check, of_check(name, check, nodes)), severity)
     return Report(facts, tuple(sorted(findings, key=lambda f: LEVELS.index(f.level))))
 
 
@@ -93,8 +95,7 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _verdicts(name: str, check: Check, facts: Facts) -> list[tuple[str, Verdict]]:
-    nodes = answers(name, check, facts)
+def _verdicts(check: Check, nodes: Nodes) -> list[tuple[str, Verdict]]:
     found: list[tuple[str, Verdict]] = []
     if check.judge is not None:
         found += [(host, verdict) for host, of in nodes.items() for verdict in _of(check, of)]
@@ -108,23 +109,35 @@ def _verdicts(name: str, check: Check, facts: Facts) -> list[tuple[str, Verdict]
 
 def answers(name: str, check: Check, facts: Facts) -> dict[str, Answers]:
     """What the nodes answered to a check, in the order of the nodes."""
+    return of_check(name, check, shared(facts))
+
+
+def shared(facts: Facts) -> dict[str, Answers]:
+    """What the nodes answered, in their order, for all checks: each answer is parsed once."""
     scope = facts.scope
-    asked = check.ask(scope)
-    limits = {**check.limits, **dict(dict(scope.cluster.preflight.limits).get(name, ()))}
     return {
         node.host: Answers(
             node,
             scope,
-            asked,
-            facts.nodes[node.host].answers,
-            {**facts.nodes[node.host].hello, "noise": facts.nodes[node.host].noise},
-            facts.nodes[node.host].clock,
-            limits,
-            facts.here,
+            asked={},
+            recorded=facts.nodes[node.host].answers,
+            hello={**facts.nodes[node.host].hello, "noise": facts.nodes[node.host].noise},
+            clock=facts.nodes[node.host].clock,
+            here=facts.here,
         )
         for node in scope.nodes
         if node.host in facts.nodes
     }
+
+
+def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, Answers]:
+    """The nodes' answers with the questions and the limits of a check."""
+    if not nodes:
+        return {}
+    scope = next(iter(nodes.values())).scope
+    asked = check.ask(scope)
+    limits = {**check.limits, **dict(dict(scope.cluster.preflight.limits).get(name, ()))}
+    return {host: replace(a, asked=asked, limits=limits) for host, a in nodes.items()}
 
 
 def _of(check: Check, of: Answers) -> list[Verdict]:

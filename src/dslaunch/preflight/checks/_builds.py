@@ -65,7 +65,7 @@ def vendors(a: Answers) -> tuple[Vendor, ...]:
 def _works(a: Answers, vendor: Vendor) -> bool:
     """NVIDIA's driver is asked; for the others a device file that can be opened counts."""
     if vendor == "nvidia":
-        return nvidia.silent(a) is None and bool(nvidia.gpus(a))
+        return nvidia.driver(a) is nvidia.Driver.UP and bool(nvidia.gpus(a))
     counts = accelerators.of_vendor(a, vendor)
     return bool(counts and counts["devices"])
 

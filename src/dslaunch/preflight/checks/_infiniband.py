@@ -81,9 +81,13 @@ def ask(scope: Scope) -> Asked:
 
 def devices(a: Answers) -> dict[str, Device]:
     """The node's RDMA devices by name. Raises UnansweredError."""
+    return a.once(_devices)
+
+
+def _devices(a: Answers) -> dict[str, Device]:
     ports: dict[str, dict[int, dict[str, str]]] = {}
     fields: dict[str, dict[str, str]] = {}
-    for path, text in a["ports"].items():
+    for path, text in a.value(PORTS).items():
         if at := _PORT.match(path):
             ports.setdefault(at[1], {}).setdefault(int(at[2]), {})[at[3]] = text
         elif of := _DEVICE.match(path):
@@ -96,6 +100,11 @@ def devices(a: Answers) -> dict[str, Device]:
         )
         for name in sorted({*ports, *fields}, key=natural)
     }
+
+
+def in_use(a: Answers) -> bool:
+    """Whether an RDMA device has a port that is up. Raises UnansweredError."""
+    return any(device.active for device in devices(a).values())
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:

@@ -180,6 +180,11 @@ class Entered:
     """None: the interpreter did not report."""
 
     @property
+    def without_library(self) -> bool:
+        """Whether Python did not find its own library (CPython, Python/pylifecycle.c)."""
+        return "No module named 'encodings'" in self.tried["err"]
+
+    @property
     def last_words(self) -> str:
         """The last line that was written to standard error, else to standard output."""
         for text in (self.tried["err"], self.tried["out"]):
@@ -200,6 +205,10 @@ class Entered:
 
 def entered(a: Answers) -> Entered:
     """Return how far the job's environment could be entered. Raises UnansweredError."""
+    return a.once(_entered)
+
+
+def _entered(a: Answers) -> Entered:
     tried: Tried = a.value(INSTALLED)
     lines = tried["report"].splitlines()
     path, installed = "", None

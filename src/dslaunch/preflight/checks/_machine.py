@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.preflight.unanswered import Reason
 from dslaunch.protocol.survey import Interface
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
@@ -40,7 +41,7 @@ def path_question(path: str) -> Question:
 
 def is_missing(a: Answers, path: str) -> bool:
     """Whether the node said of a path that it is not there."""
-    return a.why(path_question(path)).startswith("No such file")
+    return a.reason(path_question(path)) is Reason.MISSING
 
 
 def paths(scope: Scope) -> dict[str, str]:

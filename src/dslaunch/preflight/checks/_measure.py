@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dslaunch.preflight.check import Answers, Level, Question, Scope, UnansweredError
 from dslaunch.preflight.checks import _job as job
+from dslaunch.preflight.unanswered import reason_of
 from dslaunch.protocol import programs
 from dslaunch.protocol.values import InvalidAnswer, Model
 
@@ -30,14 +31,14 @@ def said(a: Answers, question: Question, adapter: TypeAdapter[Model]) -> Model:
     done = a.value(question)
     if done["code"]:
         last = done["err"].strip().rpartition("\n")[2][:200]
-        raise UnansweredError(last or f"the program ended with {done['code']}")
+        raise UnansweredError(last or f"the program ended with {done['code']}", reason_of(last))
     try:
         found = programs.printed(adapter, done["out"])
     except InvalidAnswer as error:
         last = done["err"].strip().rpartition("\n")[2][:200]
         raise UnansweredError(last or f"the program printed no figures ({error})") from None
     if isinstance(found, programs.Failed):
-        raise UnansweredError(found.error)
+        raise UnansweredError(found.error, reason_of(found.error))
     return found
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import TypeVar
 
 from dslaunch.plural import counted
@@ -25,8 +27,8 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
-from dslaunch.preflight.checks._query import damage as damage
-from dslaunch.preflight.checks._query import rows as rows
+from dslaunch.preflight.checks._query import Tables, read
+from dslaunch.preflight.unanswered import Reason
 from dslaunch.terminal import printable
 
 PATIENCE = 20.0
@@ -97,24 +99,26 @@ def then(**more: Question) -> Callable[[Nodes], Mapping[str, Asked]]:
 
 def has_driver(a: Answers) -> bool:
     """Whether nvidia-smi can be asked: there is one, or a loaded driver."""
-    return bool(a.has("which") and a["which"].get("nvidia-smi")) or bool(
-        a.has("driver") and a["driver"]
-    )
+    programs = a.found(WHICH) or {}
+    return bool(programs.get("nvidia-smi") or a.found(DRIVER))
 
 
 def pci_gpus(a: Answers) -> int:
     """How many GPUs the bus has that no other driver holds."""
-    if not a.has("pci"):
-        return 0
+    devices = a.found(PCI) or {}
     return sum(
         of["class"].startswith("0x03") and of["driver"] in ("nvidia", None)
-        for of in a["pci"].values()
+        for of in devices.values()
     )
 
 
 def gpus(a: Answers) -> tuple[Gpu, ...]:
     """The node's GPUs. Raises UnansweredError."""
-    return rows(a.value(QUERY)["out"])
+    return a.once(_tables).gpus
+
+
+def _tables(a: Answers) -> Tables:
+    return read(a.value(QUERY)["out"])
 
 
 # ---------------------------------------------------------------- a driver that is not up
@@ -133,6 +137,25 @@ _CODES = {
 """nvidia-smi(1), return value."""
 
 
+class Driver(Enum):
+    """What can be said of a node's NVIDIA GPUs; the value is why a check of them is skipped."""
+
+    UP = ""
+    ABSENT = "no NVIDIA GPU"
+    BROKEN = "the driver is not up"
+
+
+def driver(a: Answers) -> Driver:
+    """Return whether nvidia-smi answers; `gpu.driver-up` says what is wrong."""
+    return a.once(_driver)
+
+
+def _driver(a: Answers) -> Driver:
+    if _absent(a):
+        return Driver.ABSENT
+    return Driver.UP if trouble(a) is None else Driver.BROKEN
+
+
 def trouble(a: Answers) -> Verdict | None:
     """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
     if not has_driver(a):
@@ -142,18 +165,20 @@ def trouble(a: Answers) -> Verdict | None:
     try:
         answer = a.value(QUERY)
     except UnansweredError as error:
-        hung = "no answer within" in str(error)
-        return Verdict("fail" if hung else "unknown", f"nvidia-smi gives {error}" if hung else
-                       f"nvidia-smi: {error}", *(_HUNG if hung else ()))  # fmt: skip
+        if error.reason is Reason.TIMEOUT:
+            return Verdict("fail", f"nvidia-smi gives {error}", *_HUNG)
+        return Verdict("unknown", f"nvidia-smi: {error}")
     said = answer["out"] + "\n" + answer["err"]
     if answer["code"] == 127:
         said = "nvidia-smi: not found"
     if answer["code"] or _LOST.search(said):
         return _complained(answer["code"], said)
-    if not rows(answer["out"]):
+    tables = a.once(_tables)
+    if not tables.gpus:
         return Verdict("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
-    if odd := damage(answer["out"]):
-        return Verdict("unknown", f"nvidia-smi's answer cannot be read whole: {_first(odd)!r}")
+    if tables.damage is not None:
+        first = _first(tables.damage)
+        return Verdict("unknown", f"nvidia-smi's answer cannot be read whole: {first!r}")
     return None
 
 
@@ -182,38 +207,30 @@ def _first(text: str) -> str:
 # ---------------------------------------------------------------- judging
 
 Judge = Callable[[Answers], Iterable[Verdict]]
-NONE = "no NVIDIA GPU"
 
 
-def absent(a: Answers) -> bool:
+def _absent(a: Answers) -> bool:
     """Whether the node has no NVIDIA GPU.
 
     nvidia-smi alone is no GPU: images for all nodes of a cluster have it too.
     """
     if not has_driver(a):
         return not pci_gpus(a)
-    if not a.has("pci") or a["pci"] or (a.has("driver") and a["driver"]):
+    if a.found(PCI) != {} or a.found(DRIVER):
         return False
     answer = a.found(QUERY)
     return answer is not None and answer["code"] in (6, 9, 12)
-
-
-def silent(a: Answers) -> str | None:
-    """Why a check has nothing to judge here; None: it has. `gpu.driver-up` tells of trouble."""
-    if absent(a):
-        return NONE
-    return "the driver is not up" if trouble(a) else None
 
 
 def where_up(judge: Judge) -> Judge:
     """Judge only nodes whose driver answers."""
 
     def judged(a: Answers) -> Iterator[Verdict]:
-        why = silent(a)
-        if why:
-            yield skipped(why)
-        else:
+        state = driver(a)
+        if state is Driver.UP:
             yield from judge(a)
+        else:
+            yield skipped(state.value)
 
     return judged
 
@@ -235,41 +252,57 @@ def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], l
 
 def up(nodes: Nodes) -> dict[str, Answers]:
     """The nodes whose driver answers."""
-    return {host: a for host, a in nodes.items() if silent(a) is None}
+    return {host: a for host, a in nodes.items() if driver(a) is Driver.UP}
 
 
-Said = tuple[Level, str]
+Predicate = Callable[[Gpu, Mapping[str, float]], object]
+"""Of a GPU and the check's limits: what the rule's text shows, a tuple for several values; None or
+False: the rule does not apply. Raises UnansweredError for a field that cannot be read."""
 
 
-def each_gpu(
-    of: Callable[[Gpu, Mapping[str, float]], Said | None],
-    fine: str,
-    *,
-    expected: str = "",
-    needs: tuple[str, ...] = (),
-) -> Judge:
-    """Judge every GPU by itself; GPUs of which the same is said are named together.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is said of a GPU to which a predicate applies."""
 
-    `needs`: fields without which the GPUs have no such thing; then the check is skipped.
+    level: Level
+    found: str
+    """`{}` stands for what the predicate found."""
+    applies: Predicate
+
+
+def each_gpu(needs: tuple[str, ...], *rules: Rule, fine: str, expected: str) -> Judge:
+    """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
+    are named together, and `fine` is said if there is none.
+
+    `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
     """
 
     def judge(a: Answers) -> Iterator[Verdict]:
-        found: dict[Said, list[int]] = {}
+        groups: dict[tuple[Level, str], list[int]] = {}
         there = False
         for gpu in gpus(a):
             try:
-                there |= any(gpu.text(name) is not None for name in needs) or not needs
-                said = of(gpu, a.limits)
+                there |= any(gpu.text(name) is not None for name in needs)
+                said = _said(gpu, rules, a.limits)
             except UnansweredError as error:
                 said = ("unknown", str(error).partition(": ")[2] or str(error))
-            if said:
-                found.setdefault(said, []).append(gpu.index)
-        for (level, words), indices in found.items():
+            if said is not None:
+                groups.setdefault(said, []).append(gpu.index)
+        for (level, words), indices in groups.items():
             yield Verdict(level, f"GPU {listed(indices)}: {words}", expected)
-        if not found:
+        if not groups:
             yield passed(fine) if there else skipped("these GPUs or this driver do not tell")
 
     return where_up(judge)
+
+
+def _said(gpu: Gpu, rules: Iterable[Rule], limits: Mapping[str, float]) -> tuple[Level, str] | None:
+    for rule in rules:
+        found = rule.applies(gpu, limits)
+        if found is not None and found is not False:
+            values = found if isinstance(found, tuple) else (found,)
+            return rule.level, rule.found.format(*values)
+    return None
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -6,7 +6,6 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dslaunch.preflight.check import UnansweredError
 
@@ -14,6 +13,8 @@ MOST_LINES = 10_000
 LONGEST_LINE = 16 * 1024
 LONGEST_NAME = 100
 _HEAD = re.compile(r"^index\s*,")
+_NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,15})?)(?:\s+\S+)?")
+_MASK = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _NONE = frozenset(
     ("", "n/a", "[n/a]", "[not supported]", "[requested functionality has been deprecated]")
 )
@@ -45,7 +46,7 @@ class Gpu:
     def number(self, name: str) -> float | None:
         """A field that is a number. Raises UnansweredError."""
         value = self.text(name)
-        found = re.fullmatch(r"(-?\d{1,15}(?:\.\d{1,15})?)(?:\s+\S+)?", value or "")
+        found = _NUMBER.fullmatch(value or "")
         if value is not None and found is None:
             raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no number")
         return float(found[1]) if found else None
@@ -58,7 +59,7 @@ class Gpu:
     def hexadecimal(self, name: str) -> int | None:
         """A field that is a mask of bits. Raises UnansweredError."""
         value = self.text(name)
-        if value is not None and not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", value):
+        if value is not None and not _MASK.fullmatch(value):
             raise UnansweredError(f"GPU {self.index}: {name} is {value[:40]!r}, no mask")
         return int(value, 16) if value else None
 
@@ -68,34 +69,39 @@ class Gpu:
         return self.fields.get("name", "")[:LONGEST_NAME] or "GPU"
 
 
-@lru_cache(maxsize=512)
-def rows(text: str) -> tuple[Gpu, ...]:
-    """Read one or more tables, each with its head, into one row per GPU; see `damage`."""
-    found: dict[int, dict[str, str]] = {}
-    for head, cells in _cells(text):
-        if _is_row(head, cells):
-            found.setdefault(int(cells[0]), {}).update(zip(head, cells, strict=True))
-    return tuple(Gpu(index, fields) for index, fields in sorted(found.items()))
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a node's query printed."""
+
+    gpus: tuple[Gpu, ...]
+    """One row per GPU, of all tables."""
+    damage: str | None
+    """What of the tables cannot be believed; None: all can."""
 
 
-@lru_cache(maxsize=512)
-def damage(text: str) -> str | None:
-    """What of the tables cannot be believed; None: all can.
+def read(text: str) -> Tables:
+    """Parse one or more tables, each with its head.
 
     A cell that is lost must not pass for one without fault: every line below a head is a row, all
     tables are of the same GPUs, and the last line has its end.
     """
+    fields: dict[int, dict[str, str]] = {}
     tables: list[set[int]] = []
+    damage: str | None = None
     for head, cells in _cells(text):
         if cells == head:
             tables.append(set())
         elif _is_row(head, cells):
-            tables[-1].add(int(cells[0]))
-        else:
-            return ", ".join(cells)
-    if any(table != tables[0] for table in tables):
-        return "tables of different GPUs"
-    return None if text.endswith("\n") else "a last line without an end"
+            index = int(cells[0])
+            tables[-1].add(index)
+            fields.setdefault(index, {}).update(zip(head, cells, strict=True))
+        elif damage is None:
+            damage = ", ".join(cells)
+    if damage is None and any(table != tables[0] for table in tables):
+        damage = "tables of different GPUs"
+    if damage is None and not text.endswith("\n"):
+        damage = "a last line without an end"
+    return Tables(tuple(Gpu(index, of) for index, of in sorted(fields.items())), damage)
 
 
 def _without_unit(title: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from dslaunch.preflight.check import (
     Answers,
@@ -73,7 +72,6 @@ class Told:
         return self.gpus.setdefault(index, Gpu())
 
 
-@lru_cache(maxsize=512)
 def read(text: str) -> Told:
     """Read what the tools wrote; lines of another form are skipped."""
     told = Told()
@@ -163,6 +161,10 @@ def _devices(a: Answers) -> int:
 
 def told(a: Answers) -> Told:
     """What a node's tools told. Raises UnansweredError."""
+    return a.once(_told)
+
+
+def _told(a: Answers) -> Told:
     answer = a.value(TELL)
     if answer["code"] == 127:
         raise UnansweredError("neither rocm-smi nor amd-smi is installed")

@@ -28,6 +28,10 @@ PORTS = Question(
 
 def topology(a: Answers) -> Topology:
     """The node's wiring. Raises UnansweredError."""
+    return a.once(_topology)
+
+
+def _topology(a: Answers) -> Topology:
     from dslaunch.topology import read
 
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}

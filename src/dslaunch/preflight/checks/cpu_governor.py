@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import (
     Answers,
     Check,
-    Nodes,
     Question,
     Verdict,
-    odd_ones,
     passed,
     skipped,
 )
+from dslaunch.preflight.checks._alike import alike
 
 PLACE = "/sys/devices/system/cpu/cpu0/cpufreq/"
 FILES = Question(
@@ -37,12 +36,8 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed(f"governor {governor}")
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    told = {
-        h: a["files"].get(FILES.argument[0], "none") for h, a in nodes.items() if a.has("files")
-    }
-    for governor, hosts, common, count in odd_ones(told):
-        yield Verdict("info", f"governor {governor}; {common} on {count} nodes", hosts=hosts)
+def _governor(a: Answers) -> str:
+    return str(a["files"].get(FILES.argument[0], "none"))
 
 
 CHECK = Check(
@@ -55,5 +50,10 @@ CHECK = Check(
     source="Linux admin-guide/pm/cpufreq; facebookresearch/gcm check_processor",
     ask=lambda scope: {"files": FILES},
     judge=_judge,
-    compare=_compare,
+    compare=alike(
+        _governor,
+        level="info",
+        found="governor {value}; {common} on {count} nodes",
+        expected="",
+    ),
 )

@@ -17,18 +17,12 @@ from dslaunch.preflight.check import (
     passed,
 )
 from dslaunch.preflight.checks._machine import NETWORK_TYPES, mounts, path_question, paths
+from dslaunch.preflight.unanswered import Reason
 
 MOUNTS = Question("read", ["/proc/self/mountinfo"])
 MOST = 24
 """Mounts that are asked of one node beside the job's own paths."""
-DEAD = (
-    "no answer within",
-    "Stale file handle",
-    "Transport endpoint is not connected",
-    "Host is down",
-    "Input/output error",
-    "Cannot send after transport endpoint shutdown",
-)
+DEAD = (Reason.TIMEOUT, Reason.FILE_SERVER_GONE)
 
 
 def _ask(scope: Scope) -> Asked:
@@ -54,12 +48,13 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     network = _mounted(a)
     bad = False
     for path in dict.fromkeys([*own, *network]):
-        error = a.why(path_question(path))
-        if not error.startswith(DEAD):
+        question = path_question(path)
+        if a.reason(question) not in DEAD:
             continue
         bad = True
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
-        words = f"{path} does not answer: {_short(error)}"
+        error = a.why(question)
+        words = f"{path} does not answer: {error[0].lower() + error[1:]}"
         yield Verdict(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
     if not bad:
         yield passed("all network file systems answer" if network else "all paths answer")
@@ -67,10 +62,6 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 def _below(path: str, point: str) -> bool:
     return path.startswith(point.rstrip("/") + "/")
-
-
-def _short(error: str) -> str:
-    return error if error.startswith("no answer") else error[0].lower() + error[1:]
 
 
 CHECK = Check(

@@ -13,8 +13,9 @@ from dslaunch.preflight.check import (
     Scope,
     UnansweredError,
     Verdict,
-)  # fmt: skip
+)
 from dslaunch.preflight.checks._machine import path_question
+from dslaunch.preflight.unanswered import Reason, reason_of
 
 
 def _name(scope: Scope, host: str) -> str:
@@ -41,8 +42,8 @@ def _after(nodes: Nodes) -> Mapping[str, Asked]:
 
 def _may_ask(a: Answers) -> bool:
     """Whether there are directories, and none that `fs.hung` is known to say does not answer."""
-    errors = [a.why(path_question(path)) for path in a.scope.directories]
-    return bool(errors) and not any("no answer" in error for error in errors)
+    reasons = [a.reason(path_question(path)) for path in a.scope.directories]
+    return bool(reasons) and Reason.TIMEOUT not in reasons
 
 
 def _last(scope: Scope, host: str) -> Asked:
@@ -64,7 +65,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
 
 def _missing(a: Answers, path: str) -> bool:
     made = a.found(_mark(a.scope, a.host)) or {}
-    return bool(made.get(path) == "No such file or directory")
+    return reason_of(made.get(path) or "") is Reason.MISSING
 
 
 def _sees(a: Answers, path: str) -> frozenset[str] | Verdict:

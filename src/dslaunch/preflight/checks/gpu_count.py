@@ -15,29 +15,29 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 
-def count(a: Answers) -> tuple[int, str]:
-    """How many devices ranks can have, and what they are: with MIG, its devices."""
+def _mig_devices(a: Answers) -> int | None:
+    """How many devices ranks can have on a node with MIG; None: it has none."""
     from dslaunch.topology.inventory import gpu_list
 
-    found = nvidia.gpus(a)
-    if any(gpu.on("mig.mode.current") for gpu in found):
-        devices = gpu_list(a.value(nvidia.LIST)["out"])
-        whole = sum(not gpu.on("mig.mode.current") for gpu in found)
-        return whole + sum(gpu.mig for gpu in devices.values()), "MIG devices and GPUs"
-    return len(found), "GPU" if len(found) == 1 else "GPUs"
+    cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
+    if not any(cut):
+        return None
+    devices = gpu_list(a.value(nvidia.LIST)["out"])
+    return cut.count(False) + sum(gpu.mig for gpu in devices.values())
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    there, what = count(a)
-    slots, bus = len(a.node.slots), nvidia.pci_gpus(a)
-    if what.startswith("MIG") and there < slots <= len(nvidia.gpus(a)):
+    slots, bus, gpus = len(a.node.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
+    parts = _mig_devices(a)
+    there, what = gpus, "GPU" if gpus == 1 else "GPUs"
+    if parts is not None:
+        there, what, bus = parts, "MIG devices and GPUs", 0
+    if parts is not None and there < slots <= gpus:
         yield skipped("gpu.mig tells of it")
     elif there < slots:
-        found = f"{there} {what} for {slots} slots" + (
-            f", {bus} on the PCI bus" if bus and what.startswith("GPU") else ""
-        )
-        yield Verdict("fail", found, f"{slots} GPUs")
-    elif what.startswith("GPU") and there < bus:
+        on_bus = f", {bus} on the PCI bus" if bus else ""
+        yield Verdict("fail", f"{there} {what} for {slots} slots{on_bus}", f"{slots} GPUs")
+    elif there < bus:
         found = f"the driver shows {there} of {bus} GPUs on the PCI bus"
         yield Verdict("warn", found, "all of them")
     elif there > slots:
@@ -49,11 +49,12 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """A node without any GPU among nodes that have some."""
-    without = tuple(h for h, a in nodes.items() if nvidia.silent(a) == nvidia.NONE)
+    without = tuple(h for h, a in nodes.items() if nvidia.driver(a) is nvidia.Driver.ABSENT)
     if without and nvidia.up(nodes):
         hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:
-            yield Verdict("fail", nvidia.NONE, "GPUs as the other nodes have", hosts=hosts)
+            found = nvidia.Driver.ABSENT.value
+            yield Verdict("fail", found, "GPUs as the other nodes have", hosts=hosts)
 
 
 CHECK = Check(

@@ -9,8 +9,8 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if nvidia.absent(a):
-        yield skipped(nvidia.NONE)
+    if nvidia.driver(a) is nvidia.Driver.ABSENT:
+        yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
         yield wrong
     else:

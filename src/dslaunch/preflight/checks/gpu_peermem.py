@@ -15,6 +15,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
+from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 
@@ -24,7 +25,7 @@ DMABUF = (5, 12)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if not any("ACTIVE" in state for path, state in a["ports"].items() if path.endswith("/state")):
+    if not infiniband.in_use(a):
         yield skipped("no InfiniBand or RoCE")
     elif a["modules"]:
         yield passed("nvidia-peermem is loaded")

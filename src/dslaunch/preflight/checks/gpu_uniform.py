@@ -9,15 +9,15 @@ from dslaunch.preflight.check import Answers, Check, Nodes, Verdict, odd_ones
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 
-def _told(a: Answers) -> tuple[str, dict[int, str]]:
+def _told(a: Answers) -> tuple[tuple[str, ...], dict[int, str]]:
     """Models with their memory, and the GPUs' firmware.
 
     Memory differs by some MiB from driver to driver: it is compared in steps.
     """
     gpus = nvidia.gpus(a)
     kinds = {(gpu.text("name") or "GPU", _memory(gpu)) for gpu in gpus}
-    words = " and ".join(f"{name}{memory}" for name, memory in sorted(kinds))
-    return words, {gpu.index: gpu.text("vbios_version") or "none" for gpu in gpus}
+    models = tuple(f"{name}{memory}" for name, memory in sorted(kinds))
+    return models, {gpu.index: gpu.text("vbios_version") or "none" for gpu in gpus}
 
 
 def _memory(gpu: nvidia.Gpu) -> str:
@@ -28,13 +28,14 @@ def _memory(gpu: nvidia.Gpu) -> str:
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     found, untold = nvidia.each_node(nodes, _told)
     yield from untold
-    kinds = {host: kind for host, (kind, _) in found.items()}
     bad: set[str] = set()
-    for host, kind in kinds.items():
-        if " and " in kind:
+    for host, (models, _) in found.items():
+        if len(models) > 1:
             bad.add(host)
-            yield Verdict("fail", f"GPUs of several kinds: {kind}", "one kind", hosts=(host,))
-    for kind, hosts, common, _ in odd_ones({h: k for h, k in kinds.items() if h not in bad}):
+            words = f"GPUs of several kinds: {' and '.join(models)}"
+            yield Verdict("fail", words, "one kind", hosts=(host,))
+    kinds = {host: models[0] for host, (models, _) in found.items() if host not in bad}
+    for kind, hosts, common, _ in odd_ones(kinds):
         bad |= {*hosts}
         yield Verdict("fail", kind, common, hosts=hosts)
     good = {host: versions for host, (_, versions) in found.items() if host not in bad}

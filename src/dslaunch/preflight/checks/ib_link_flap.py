@@ -33,7 +33,7 @@ def _then(nodes: Nodes) -> Mapping[str, Asked]:
 
 def _judge(a: Answers) -> Iterator[Verdict]:
     found = infiniband.devices(a)
-    if not any(device.active for device in found.values()):
+    if not infiniband.in_use(a):
         yield skipped("no InfiniBand or RoCE card in use")
         return
     nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}

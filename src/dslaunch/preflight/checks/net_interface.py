@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
-    Nodes,
     Question,
     Scope,
-    UnansweredError,
     Verdict,
-    as_on,
-    odd_ones,
     passed,
     skipped,
 )
+from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import INTERFACES, own_interface, resolve
 from dslaunch.preflight.checks.net_mesh import VIRTUAL, address
 
@@ -75,23 +72,9 @@ def _link_local(text: str) -> bool:
         return False
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    names = _names(nodes)
-    for name, hosts, common, count in odd_ones(names):
-        words = f"its interface is {name}"
-        yield Verdict("warn", words, as_on(common, count), hosts=hosts)
-
-
-def _names(nodes: Nodes) -> Mapping[str, str]:
-    names = {}
-    for host, a in nodes.items():
-        try:
-            own = own_interface(a)
-        except UnansweredError:
-            continue
-        if own is not None:
-            names[host] = str(own["name"])
-    return names
+def _name(a: Answers) -> str | None:
+    own = own_interface(a)
+    return own["name"] if own is not None else None
 
 
 CHECK = Check(
@@ -105,5 +88,5 @@ CHECK = Check(
     source="NCCL documentation, NCCL_SOCKET_IFNAME; PyTorch, GLOO_SOCKET_IFNAME",
     ask=_ask,
     judge=_judge,
-    compare=_compare,
+    compare=alike(_name, found="its interface is {value}"),
 )

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict
+from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.survey import Listening
 
 PAYLOAD = 64 * 1024
@@ -17,6 +18,11 @@ ALL_PAIRS = 32
 """Up to so many nodes everybody calls everybody; beyond, those 1, 2, 4, 8, ... places on: every
 node calls and is called, near and far, and the calls grow as the nodes' logarithm each."""
 TIMEOUT = 5.0
+OF_MTU = (
+    "set the same MTU on its interface, on the other nodes and on the switch",
+    "ping -M do -s 1472 NODE",
+)
+"""What to do where large packets are lost, and how to see it."""
 VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
 
 
@@ -101,23 +107,24 @@ def _then(nodes: Nodes) -> Mapping[str, Asked]:
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     asked = calls(nodes)
-    errors: dict[tuple[str, str], str] = {}
+    errors: dict[tuple[str, str], Failure] = {}
     unheard = []
     for host, question in asked.items():
         called = nodes[host].found(question)
         if called is None:
             unheard.append(host)
             continue
-        errors |= {(host, to): a["error"] for to, a in called.items() if "error" in a}
+        failed = {to: answer["error"] for to, answer in called.items() if "error" in answer}
+        errors |= {(host, to): Failure.parse(error) for to, error in failed.items()}
     for host in [h for h in nodes if h not in asked and len(nodes) > 1] + unheard:
         yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
-    yield from blamed(errors, asked)
+    yield from blamed(errors)
     fine = tuple(h for h in asked if h not in unheard and not any(h in pair for pair in errors))
     if fine:
         yield Verdict("pass", "reaches the other nodes by TCP", hosts=fine)
 
 
-def blamed(errors: dict[tuple[str, str], str], asked: Mapping[str, Any]) -> Iterator[Verdict]:
+def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Verdict]:
     """Who is at fault: whoever has a part in most of the calls that failed, and so on."""
     left = dict(errors)
     while left:
@@ -130,12 +137,8 @@ def blamed(errors: dict[tuple[str, str], str], asked: Mapping[str, Any]) -> Iter
         one = next(iter({h for pair in mine for h in pair} - {host}))
         whom = f"{others} other nodes" if others > 1 else one
         way = f"cannot be called by {whom}" if into else f"cannot call {whom}"
-        big = "big" in why
-        fix = (
-            "set the same MTU on its interface, on the other nodes and on the switch" if big else ""
-        )
-        see = "ping -M do -s 1472 NODE" if big else ""
-        yield Verdict("fail", f"{way}: {why.lower()}", "an answer", fix, see, (host,))
+        fix, see = OF_MTU if why.reason is Reason.LARGE_PACKETS_LOST else ("", "")
+        yield Verdict("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, (host,))
         left = {pair: why for pair, why in left.items() if host not in pair}
 
 

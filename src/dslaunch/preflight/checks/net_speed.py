@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
     Level,
-    Nodes,
     Scope,
-    UnansweredError,
     Verdict,
-    as_on,
-    odd_ones,
     passed,
     skipped,
 )
+from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import (
     INFINIBAND,
     INTERFACES,
@@ -51,21 +48,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed(words)
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    for speed, hosts, common, count in odd_ones(_speeds(nodes)):
-        yield Verdict("warn", speed, as_on(common, count), hosts=hosts)
-
-
-def _speeds(nodes: Nodes) -> Mapping[str, str]:
-    speeds = {}
-    for host, a in nodes.items():
-        try:
-            own = own_interface(a)
-        except UnansweredError:
-            continue
-        if own and own["speed"]:
-            speeds[host] = f"{own['speed'] / 1000:g} Gbit/s"
-    return speeds
+def _speed(a: Answers) -> str | None:
+    own = own_interface(a)
+    return f"{own['speed'] / 1000:g} Gbit/s" if own and own["speed"] else None
 
 
 CHECK = Check(
@@ -79,7 +64,7 @@ CHECK = Check(
     source="DeepSpeed, ZeRO-3 communication volume (arXiv 1910.02054); NHC check_hw_eth",
     ask=_ask,
     judge=_judge,
-    compare=_compare,
+    compare=alike(_speed),
     limits={"warn": 1, "info": 10},
     limits_mean="Gbit/s up to which nodes with GPUs and no InfiniBand are warned of, and told",
 )

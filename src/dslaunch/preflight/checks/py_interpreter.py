@@ -8,15 +8,12 @@ from dslaunch.launch import launchers
 from dslaunch.preflight.check import (
     Answers,
     Check,
-    Nodes,
-    UnansweredError,
     Verdict,
-    as_on,
-    odd_ones,
     passed,
     skipped,
 )
 from dslaunch.preflight.checks import _job as job
+from dslaunch.preflight.checks._alike import alike
 
 NO_LIBRARY = (
     "unset PYTHONHOME (`env:`, `activate:`, ~/.bashrc); or make the virtual environment again, "
@@ -47,7 +44,7 @@ def _without(a: Answers, found: job.Entered) -> Verdict:
     if not found.path:
         after = "" if a.node.activate is None else " after the activate line"
         return Verdict("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
-    if "No module named 'encodings'" in found.tried["err"]:  # CPython, Python/pylifecycle.c
+    if found.without_library:
         words = f"{found.path} does not start: it does not find its own library"
         return Verdict("fail", words, "a Python interpreter", NO_LIBRARY)
     said = f": {found.last_words}" if found.last_words else ""
@@ -55,20 +52,9 @@ def _without(a: Answers, found: job.Entered) -> Verdict:
     return Verdict("fail", words, "a Python interpreter")
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    versions: dict[str, str] = {}
-    for host, a in nodes.items():
-        if not launchers.starts_python(a.scope.job):
-            return
-        try:
-            found = job.installed(a)
-        except UnansweredError:
-            continue  # the node's own verdict says so
-        if found is not None:
-            versions[host] = ".".join(map(str, found.version[:2]))
-    for version, hosts, common, count in odd_ones(versions):
-        expected = as_on(f"Python {common}", count)
-        yield Verdict("fail", f"Python {version}", expected, hosts=hosts)
+def _version(a: Answers) -> str | None:
+    found = job.installed(a) if launchers.starts_python(a.scope.job) else None
+    return ".".join(map(str, found.version[:2])) if found is not None else None
 
 
 CHECK = Check(
@@ -81,7 +67,12 @@ CHECK = Check(
     source="imbue cluster-health: the same container everywhere",
     then=job.then,
     judge=_judge,
-    compare=_compare,
+    compare=alike(
+        _version,
+        level="fail",
+        found="Python {value}",
+        expected="Python {common}, as on {nodes}",
+    ),
     limits=job.LIMITS,
     limits_mean="seconds in which Python must start",
 )

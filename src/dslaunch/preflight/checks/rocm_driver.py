@@ -7,34 +7,18 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import (
     Answers,
     Check,
-    Nodes,
-    UnansweredError,
     Verdict,
-    as_on,
-    odd_ones,
     passed,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
+from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._rocm import Told
 
 
 def _judge(told: Told, a: Answers) -> Iterator[Verdict]:
     del a
     yield passed(f"driver {told.driver}" if told.driver else "the tools answer, without a version")
-
-
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    versions: dict[str, str] = {}
-    for host, a in nodes.items():
-        try:
-            driver = rocm.told(a).driver
-        except UnansweredError:
-            continue  # the node's own verdict says why
-        if driver:
-            versions[host] = driver
-    for version, hosts, common, number in odd_ones(versions):
-        yield Verdict("warn", f"driver {version}", as_on(common, number), hosts=hosts)
 
 
 CHECK = Check(
@@ -48,5 +32,5 @@ CHECK = Check(
     ask=accelerators.ask,
     then=rocm.then,
     judge=rocm.where_there(_judge),
-    compare=_compare,
+    compare=alike(lambda a: rocm.told(a).driver, found="driver {value}"),
 )

@@ -9,16 +9,13 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Check,
-    Nodes,
-    UnansweredError,
     Verdict,
-    as_on,
-    odd_ones,
     passed,
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
+from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._rocm import Told
 
 
@@ -37,20 +34,11 @@ def _judge(told: Told, a: Answers) -> Iterator[Verdict]:
         yield passed(f"{next(iter(kinds))} between all GPUs")
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    shown: dict[str, str] = {}
-    for host, a in nodes.items():
-        try:
-            kinds = Counter(rocm.told(a).links.values())
-        except UnansweredError:
-            continue  # the node's own verdict says why
-        if kinds:
-            words = [
-                f"{counted(times, 'pair')} over {kind}" for kind, times in sorted(kinds.items())
-            ]
-            shown[host] = ", ".join(words)
-    for found, hosts, common, number in odd_ones(shown):
-        yield Verdict("warn", found, as_on(common, number), hosts=hosts)
+def _kinds(a: Answers) -> str:
+    kinds = Counter(rocm.told(a).links.values())
+    return ", ".join(
+        f"{counted(times, 'pair')} over {kind}" for kind, times in sorted(kinds.items())
+    )
 
 
 CHECK = Check(
@@ -64,5 +52,5 @@ CHECK = Check(
     ask=accelerators.ask,
     then=rocm.then,
     judge=rocm.where_there(_judge),
-    compare=_compare,
+    compare=alike(_kinds),
 )

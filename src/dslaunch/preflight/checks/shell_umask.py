@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Nodes, Verdict, odd_ones, passed
+from dslaunch.preflight.check import Answers, Check, Verdict, passed
+from dslaunch.preflight.checks._alike import alike
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -15,12 +16,6 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed("files that a job makes can be read by it")
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    masks = {host: f"{int(a.hello['umask']):04o}" for host, a in nodes.items()}
-    for mask, hosts, common, count in odd_ones(masks):
-        yield Verdict("info", f"umask {mask}; {common} on {count} nodes", hosts=hosts)
-
-
 CHECK = Check(
     title="files that a job makes can be read by it",
     tier="static",
@@ -29,5 +24,10 @@ CHECK = Check(
     see="umask",
     source="umask(2)",
     judge=_judge,
-    compare=_compare,
+    compare=alike(
+        lambda a: f"{int(a.hello['umask']):04o}",
+        level="info",
+        found="umask {value}; {common} on {count} nodes",
+        expected="",
+    ),
 )

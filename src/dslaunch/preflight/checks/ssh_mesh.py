@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
+from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import (
     Answers,
     Asked,
@@ -17,6 +18,8 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks.net_mesh import blamed
 from dslaunch.preflight.checks.ssh_client import LAST, THROTTLED
+from dslaunch.preflight.unanswered import Failure
+from dslaunch.protocol.survey import Ran
 from dslaunch.transport.classify import from_words
 
 NAME = "ssh.mesh"
@@ -71,7 +74,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
         why = f"torchrun and srun do not need it; ask with --only {NAME} or --for mpi"
         yield Verdict("skip", why, hosts=tuple(nodes))
         return
-    errors: dict[tuple[str, str], str] = {}
+    errors: dict[tuple[str, str], Failure] = {}
     silent = []
     for host, question in asked.items():
         try:
@@ -79,23 +82,27 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
         except UnansweredError as why:
             silent.append(host)
             yield Verdict("unknown", str(why), hosts=(host,))
-    yield from blamed(errors, asked)
+    yield from blamed(errors)
     odd = {host for pair in errors for host in pair} | set(silent)
     fine = tuple(host for host in asked if host not in odd)
     if fine:
         yield Verdict("pass", "logs in to the other nodes", hosts=fine)
 
 
-def _failed(a: Answers, question: Question) -> dict[tuple[str, str], str]:
+def _failed(a: Answers, question: Question) -> dict[tuple[str, str], Failure]:
     """Calls of a node that did not succeed, with the reason."""
     nodes = {node.host: node for node in a.scope.nodes}
     return {
-        (a.host, to): from_words(nodes[to], done["err"][-LAST:]).message
-        if done["err"].strip()
-        else f"ssh ended with {done['code']}"
+        (a.host, to): Failure(_message(nodes[to], done))
         for to, done in a.value(question).items()
         if done["code"]
     }
+
+
+def _message(node: Node, done: Ran) -> str:
+    if not done["err"].strip():
+        return f"ssh ended with {done['code']}"
+    return from_words(node, done["err"][-LAST:]).message
 
 
 CHECK = Check(

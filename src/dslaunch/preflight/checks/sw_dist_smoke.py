@@ -31,6 +31,7 @@ from dslaunch.preflight.checks._measure import (
     speed,
 )  # fmt: skip
 from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
 
 NAME = "sw.dist-smoke"
@@ -95,19 +96,20 @@ def _seen(a: Answers) -> Torch:
     return said(a, _question(a, {}, LOOK), TORCH)
 
 
-def _without(nodes: Nodes) -> dict[str, str]:
+def _without(nodes: Nodes) -> dict[str, Failure]:
     """Who cannot take part, and why."""
     why = {}
     for host, a in nodes.items():
         try:
             found = _seen(a)
         except UnansweredError as error:
-            why[host] = str(error)
-        else:
-            if not (found.gloo or found.nccl):
-                why[host] = "PyTorch was built without torch.distributed"
-            elif address(a) is None:
-                why[host] = "no address is known that the others could dial"
+            why[host] = Failure(str(error), error.reason)
+            continue
+        if not (found.gloo or found.nccl):
+            lacks = "PyTorch was built without torch.distributed"
+            why[host] = Failure(lacks, Reason.NOT_INSTALLED)
+        elif address(a) is None:
+            why[host] = Failure("no address is known that the others could dial")
     return why
 
 
@@ -186,8 +188,8 @@ def _part(a: Answers, job: Job) -> Part:
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     without = _without(nodes)
     for host, why in without.items():
-        lacks = "No module named" in why or "without torch" in why
-        yield Verdict("skip" if lacks else "unknown", f"takes no part: {why}", hosts=(host,))
+        level: Level = "skip" if why.reason is Reason.NOT_INSTALLED else "unknown"
+        yield Verdict(level, f"takes no part: {why.text}", hosts=(host,))
     job = _job(nodes)
     if job is None:
         return

@@ -45,13 +45,12 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
     said = {host: a["files"] for host, a in nodes.items() if a.has("files")}
     for path in FILES.argument:
-        texts = {
-            host: str(sorted(settings(files.get(path, "")).items())) for host, files in said.items()
+        set_there = {
+            host: tuple(sorted(settings(files.get(path, "")).items()))
+            for host, files in said.items()
         }
-        for text, hosts, _, count in odd_ones(texts):
-            words = (
-                f"{path} says other than on {count} nodes" if text != "[]" else f"{path} is missing"
-            )
+        for own, hosts, _, count in odd_ones(set_there):
+            words = f"{path} says other than on {count} nodes" if own else f"{path} is missing"
             yield Verdict("warn", words, as_on("the same", count), hosts=hosts)
 
 

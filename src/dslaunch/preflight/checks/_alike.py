@@ -1,0 +1,120 @@
+"""Comparisons of the nodes: values that should be the same on all, of a node or of its parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dslaunch.plural import counted
+from dslaunch.preflight.check import Answers, Level, Nodes, UnansweredError, Verdict, odd_ones
+
+Compare = Callable[[Nodes], Iterator[Verdict]]
+
+
+def alike(
+    value: Callable[[Answers], str | None],
+    *,
+    found: str = "{value}",
+    expected: str = "{common}, as on {nodes}",
+    level: Level | Callable[[str, str], Level] = "warn",
+    whole: bool = False,
+) -> Compare:
+    """Return a comparison of one value per node with the most common one.
+
+    `value`: None or empty: the node has none. It may raise UnansweredError.
+    `found`, `expected`: texts with `{value}`, `{common}`, `{count}` nodes, `{nodes}` as words.
+    `level`: of a finding, or how it follows from the value and the most common one.
+    `whole`: the comparison is all of its check, so it also says which nodes have no answer, and
+    that the others are well.
+    """
+
+    def compare(nodes: Nodes) -> Iterator[Verdict]:
+        values: dict[str, str] = {}
+        for host, a in nodes.items():
+            try:
+                own = value(a)
+            except UnansweredError as why:
+                if whole:
+                    yield Verdict("unknown", str(why), hosts=(host,))
+                continue
+            if own:
+                values[host] = own
+        odd: set[str] = set()
+        for own, hosts, common, count in odd_ones(values):
+            odd |= set(hosts)
+            texts = {"value": own, "common": common, "count": count}
+            texts["nodes"] = counted(count, "node")
+            severity = level(own, common) if callable(level) else level
+            yield Verdict(severity, found.format(**texts), expected.format(**texts), hosts=hosts)
+        fine = tuple(host for host in values if host not in odd)
+        if whole and fine:
+            yield Verdict("pass", found.format(value=values[fine[0]]), hosts=fine)
+
+    return compare
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a node, such as a GPU or a port."""
+
+    name: Any
+    kind: str
+    """Parts of the same kind should have the same value, on all nodes."""
+    value: Any
+    shown: str
+    """The value as a text."""
+
+
+def parts_alike(
+    parts: Callable[[Answers], list[Part]],
+    *,
+    named: Callable[[list[Any]], str],
+    expected: str,
+    fine: str,
+    level: Level = "warn",
+    fix: str = "",
+    lower: bool = False,
+    untold: bool = False,
+) -> Compare:
+    """Return a comparison of each part with the most common value of its kind.
+
+    `expected`: a text with `{usual}`, the most common value. `named`: some parts as a text.
+    `lower`: only lower values are odd, and of equally common ones the highest is usual.
+    `untold`: nodes without an answer are named, as they are if no other check does.
+    """
+
+    def compare(nodes: Nodes) -> Iterator[Verdict]:
+        found: dict[str, list[Part]] = {}
+        for host, a in nodes.items():
+            try:
+                found[host] = parts(a)
+            except UnansweredError as why:
+                if untold:
+                    yield Verdict("unknown", str(why), hosts=(host,))
+        usual = _usual(found, lower)
+        for host, of in found.items():
+            odd: dict[tuple[str, Any], list[Any]] = {}
+            for part in of:
+                common = usual[part.kind]
+                if part.value < common if lower else part.value != common:
+                    odd.setdefault((part.shown, common), []).append(part.name)
+            for (shown, common), names in odd.items():
+                words = f"{named(names)}: {shown}"
+                yield Verdict(level, words, expected.format(usual=common), fix, hosts=(host,))
+            if of and not odd:
+                yield Verdict("pass", fine, hosts=(host,))
+
+    return compare
+
+
+def _usual(found: Mapping[str, list[Part]], lower: bool) -> dict[str, Any]:
+    """The most common value of each kind."""
+    counts = Counter((part.kind, part.value) for of in found.values() for part in of).most_common()
+    if lower:
+        counts.sort(key=lambda each: (-each[1], -each[0][1]))
+    usual: dict[str, Any] = {}
+    for (kind, value), _ in counts:
+        usual.setdefault(kind, value)
+    return usual

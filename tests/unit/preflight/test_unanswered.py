@@ -1,0 +1,49 @@
+"""What nodes write about failures becomes a code: texts of Linux and of the program there."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from dslaunch.node import survey
+from dslaunch.preflight.unanswered import Failure, Reason, reason_of
+
+ERRNO = {
+    errno.ENOENT: Reason.MISSING,
+    errno.EINVAL: Reason.INVALID_ARGUMENT,
+    errno.ESTALE: Reason.FILE_SERVER_GONE,
+    errno.ENOTCONN: Reason.FILE_SERVER_GONE,
+    errno.EHOSTDOWN: Reason.FILE_SERVER_GONE,
+    errno.EIO: Reason.FILE_SERVER_GONE,
+    errno.ESHUTDOWN: Reason.FILE_SERVER_GONE,
+    errno.EACCES: Reason.OTHER,
+}
+
+
+@pytest.mark.parametrize(("number", "reason"), ERRNO.items())
+def test_an_error_of_linux_has_its_code(number: int, reason: Reason) -> None:
+    assert reason_of(os.strerror(number)) is reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ModuleNotFoundError: No module named 'torch'", Reason.NOT_INSTALLED),
+        ("/usr/bin/python3: No module named torch", Reason.NOT_INSTALLED),
+        ("small packets arrive, big ones do not", Reason.LARGE_PACKETS_LOST),
+        ("the last line says: no answer within 5 s", Reason.OTHER),
+        ("", Reason.OTHER),
+    ],
+)
+def test_a_text_of_a_program_has_its_code(text: str, reason: Reason) -> None:
+    assert Failure.parse(text) == Failure(text, reason)
+
+
+def test_a_question_that_is_late_on_the_node_is_a_timeout_here() -> None:
+    late = {"kind": "run", "argument": {"argv": ["sleep", "9"]}, "timeout": 0.1}
+    children = survey.Children()
+    answers = survey.ask({"late": late}, children)
+    children.end()
+    assert reason_of(answers["late"]["error"]) is Reason.TIMEOUT
