@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from inspect import unwrap
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dslaunch.cli.log_options import with_log_options
 from dslaunch.errors import UsageError
 from dslaunch.terminal import visible
 
@@ -33,7 +35,8 @@ def functions() -> Iterator[tuple[str, Callable[..., None]]]:
             yield name, getattr(module, name)
             continue
         for command in app.registered_commands:
-            yield f"{name} {command.name or command.callback.__name__}", command.callback
+            callback = unwrap(command.callback)
+            yield f"{name} {command.name or callback.__name__}", callback
 
 
 @cache
@@ -45,6 +48,9 @@ def load(name: str) -> Command:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = getattr(module, "CONTEXT", None)
         app.command(name, cls=Careful, context_settings=settings)(getattr(module, name))
+    for each in app.registered_commands:
+        assert each.callback is not None
+        each.callback = with_log_options(each.callback)
     command = typer.main.get_command(app)
     assert isinstance(command, Command)
     command.name = name

@@ -14,13 +14,14 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import UsageError
+from dslaunch.transport.logged import LoggedTransport
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.transport.base import Transport
     from dslaunch.transport.ssh.choice import Choice
 
-_SHARED = ("base", "classify", "login", "pool", "process", "program", "retry", "ssh")
+_SHARED = ("base", "classify", "logged", "login", "pool", "process", "program", "retry", "ssh")
 
 
 def names() -> tuple[str, ...]:
@@ -47,12 +48,12 @@ def make(name: str, cluster: Cluster) -> Transport:
     """Give the transport that is chosen. Raises UsageError when none has that name."""
     if name in names():
         built_in: Transport = importlib.import_module(f"{__name__}.{name}").make(cluster)
-        return built_in
+        return LoggedTransport(name, built_in)
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="dslaunch.transports", name=name):
         found: Transport = entry.load()(cluster)
-        return found
+        return LoggedTransport(name, found)
     close = difflib.get_close_matches(name, names(), 1)
     hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(names())}"
     raise UsageError(f"no transport is named `{name}`", hint=hint)
