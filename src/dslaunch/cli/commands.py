@@ -17,9 +17,26 @@ from dslaunch.errors import UsageError
 from dslaunch.terminal import visible
 
 NAMES = (
-    *("run", "slurm", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
-    *("preflight", "topo", "config", "estimate", "checkpoint"),
-    *("render", "nodes", "validate", "trust", "init", "schema"),
+    "run",
+    "slurm",
+    "ps",
+    "status",
+    "logs",
+    "attach",
+    "stacks",
+    "stop",
+    "clean",
+    "preflight",
+    "topo",
+    "config",
+    "estimate",
+    "checkpoint",
+    "render",
+    "nodes",
+    "validate",
+    "trust",
+    "init",
+    "schema",
 )
 """In the order of the help. Each is a function of the module that is named like it; or the module
 holds `APP`, with commands of its own."""

@@ -121,7 +121,17 @@ def lint(
         raise UsageError("--world and --cluster: one of them says how many ranks there are")
     known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
     words, ranks = _words(script_args), world or known.ranks
-    around = Around(reader, version, words, ranks, tensor, pipeline, parameters, known.nodes, rules)
+    around = Around(
+        reader=reader,
+        version=version,
+        words=words,
+        world=ranks,
+        tensor=tensor,
+        pipeline=pipeline,
+        parameters=parameters,
+        nodes=known.nodes,
+        ignore=rules,
+    )
     found = [_remarks(file, around, fix) for file in files]
     remarks = [remark for each in found for remark in each.kept]
     show(remarks, wanted, sum(each.ignored for each in found))
@@ -165,12 +175,12 @@ def _subject(document: Document, reader: Reader, around: Around) -> Subject:
     return Subject(
         document,
         table(around.version),
-        reader,
-        arguments,
-        _parallelism(document, around),
-        around.nodes,
-        around.parameters,
-        _model_dtype(arguments),
+        reader=reader,
+        arguments=arguments,
+        parallelism=_parallelism(document, around),
+        nodes=around.nodes,
+        parameters=around.parameters,
+        model_dtype=_model_dtype(arguments),
     )
 
 
