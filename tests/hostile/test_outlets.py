@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dslaunch import terminal
 from dslaunch.cli import status, ui
+from dslaunch.cli.log_handlers import ToTerminal
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, Header
 from dslaunch.errors import ConfigError, NodeError, NodeFailure, Problem
@@ -331,7 +332,7 @@ def test_a_traceback_and_a_log_record_quote_no_control_characters(
 ) -> None:
     problem = ValueError(LADEN)
     ui.show_traceback(ValueError, problem, None)
-    handler = ui.log_handler()
+    handler = ToTerminal(logging.INFO)
     handler.emit(logging.LogRecord("paramiko", 20, "", 0, "banner %s", (LADEN,), None))
     shown = capsys.readouterr().err
     assert "ValueError: \\u001b[2J" in shown

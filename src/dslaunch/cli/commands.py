@@ -6,18 +6,37 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from inspect import unwrap
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dslaunch.cli.log_options import with_log_options
 from dslaunch.errors import UsageError
 from dslaunch.terminal import visible
 
 NAMES = (
-    *("run", "slurm", "ps", "status", "logs", "attach", "stacks", "stop", "clean"),
-    *("preflight", "topo", "config", "estimate", "checkpoint"),
-    *("render", "nodes", "validate", "trust", "init", "schema"),
+    "run",
+    "slurm",
+    "ps",
+    "status",
+    "logs",
+    "attach",
+    "stacks",
+    "stop",
+    "clean",
+    "preflight",
+    "topo",
+    "config",
+    "estimate",
+    "checkpoint",
+    "render",
+    "nodes",
+    "validate",
+    "trust",
+    "init",
+    "schema",
 )
 """In the order of the help. Each is a function of the module that is named like it; or the module
 holds `APP`, with commands of its own."""
@@ -33,7 +52,8 @@ def functions() -> Iterator[tuple[str, Callable[..., None]]]:
             yield name, getattr(module, name)
             continue
         for command in app.registered_commands:
-            yield f"{name} {command.name or command.callback.__name__}", command.callback
+            callback = unwrap(command.callback)
+            yield f"{name} {command.name or callback.__name__}", callback
 
 
 @cache
@@ -45,6 +65,9 @@ def load(name: str) -> Command:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = getattr(module, "CONTEXT", None)
         app.command(name, cls=Careful, context_settings=settings)(getattr(module, name))
+    for each in app.registered_commands:
+        assert each.callback is not None
+        each.callback = with_log_options(each.callback)
     command = typer.main.get_command(app)
     assert isinstance(command, Command)
     command.name = name

@@ -122,7 +122,15 @@ def lint(
     known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
     words, ranks = _words(script_args), world or known.ranks
     around = Around(
-        reader, version, words, ranks, tensor, pipeline, parameters, known.nodes, ignored
+        reader=reader,
+        version=version,
+        words=words,
+        world=ranks,
+        tensor=tensor,
+        pipeline=pipeline,
+        parameters=parameters,
+        nodes=known.nodes,
+        ignore=ignored,
     )
     found = [_remarks(file, around, fix) for file in files]
     remarks = [remark for each in found for remark in each.kept]
@@ -167,12 +175,12 @@ def _subject(document: Document, reader: Reader, around: Around) -> Subject:
     return Subject(
         document,
         table(around.version),
-        reader,
-        arguments,
-        _parallelism(document, around),
-        around.nodes,
-        around.parameters,
-        _model_dtype(arguments),
+        reader=reader,
+        arguments=arguments,
+        parallelism=_parallelism(document, around),
+        nodes=around.nodes,
+        parameters=around.parameters,
+        model_dtype=_model_dtype(arguments),
     )
 
 

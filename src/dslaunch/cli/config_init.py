@@ -63,10 +63,14 @@ def examples(
     found = (starter.example(name),) if name else starter.library(grep)
     if json:
         data = [
-            {"name": e.name, "for": e.target, "description": e.description,
-             "config": jsonlib.loads(e.text)}
-            for e in found
-        ]  # fmt: skip
+            {
+                "name": each.name,
+                "for": each.target,
+                "description": each.description,
+                "config": jsonlib.loads(each.text),
+            }
+            for each in found
+        ]
         ui.result(jsonlib.dumps(data, indent=2))
     elif name:
         ui.document(found[0].text)

@@ -12,6 +12,7 @@ import typer
 from dslaunch import __version__
 from dslaunch.cli import ui
 from dslaunch.cli.commands import Commands
+from dslaunch.cli.log_options import LogFile, Verbose
 from dslaunch.cli.words import MoreOptions
 from dslaunch.errors import DslaunchError
 
@@ -34,22 +35,16 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    verbose: Annotated[
-        int,
-        typer.Option(
-            "--verbose", "-v", count=True, show_default=False, help="Say more; -vv says all."
-        ),
-    ] = 0,
+    verbose: Verbose = 0,
+    log_file: LogFile = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="And exit.")
     ] = False,
 ) -> None:
-    """Launch multi-node DeepSpeed and PyTorch training from one cluster file."""
-    if verbose:
-        import logging
+    """Launch multi-node DeepSpeed and PyTorch training from one cluster file.
 
-        level = logging.INFO if verbose == 1 else logging.DEBUG
-        logging.basicConfig(level=level, handlers=[ui.log_handler()])
+    --verbose and --log-file may also stand behind the command.
+    """
 
 
 def main() -> None:

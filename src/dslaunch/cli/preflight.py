@@ -102,7 +102,15 @@ def preflight(
         return
     if fail_on_change and baseline is None:
         raise UsageError("--fail-on-change compares with a baseline", hint="add --baseline FILE")
-    paper = Paper(save, junit, html, every, json, markdown, fail_on_change)
+    paper = Paper(
+        save=save,
+        junit=junit,
+        html=html,
+        every=every,
+        json=json,
+        markdown=markdown,
+        fail_on_change=fail_on_change,
+    )
     paper.check()
     request = Request(
         file=file,

@@ -68,7 +68,14 @@ def render(
         return
     name, *rest = words or [""]
     check_format(name)
-    how = JobOptions(module, no_python, launcher, tuple(env or ()), "train.py", "render")
+    how = JobOptions(
+        module=module,
+        no_python=no_python,
+        launcher=launcher,
+        env=tuple(env or ()),
+        fallback="train.py",
+        command="render",
+    )
     asked = options.read_job(rest, how, workdir=workdir, slurm=slurm)
     allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
     decided = assumed(asked, allocation, master_addr, master_port)

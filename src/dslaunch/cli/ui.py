@@ -16,7 +16,6 @@ from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem
 from dslaunch.terminal import PLAIN, colored, one_line, visible
 
 if TYPE_CHECKING:
-    import logging
     from types import TracebackType
 
 RED, BOLD = "\x1b[31m", "\x1b[1m"
@@ -113,22 +112,6 @@ def show_traceback(
     import traceback
 
     say("".join(traceback.format_exception(kind, problem, trace)).rstrip("\n"))
-
-
-def log_handler() -> logging.Handler:
-    """Return a handler that shows log records on standard error.
-
-    Libraries log what servers send, such as SSH versions and banners.
-    """
-    import logging
-
-    class Visible(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return visible(super().format(record))
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Visible("%(name)s: %(message)s"))
-    return handler
 
 
 def width() -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, find_cluster, open_cluster
+from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, find_cluster
 from dslaunch.cli.remarks import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, Problem
 
@@ -84,7 +84,7 @@ def validate(
 def _judge(file: Path, ignore: Collection[str]) -> Judged:
     """Load a cluster file, and sort out what is ignored. Raises ConfigError if it is unreadable."""
     from dslaunch.cluster.findings import NAMES
-    from dslaunch.cluster.load import check_names, read_text
+    from dslaunch.cluster.load import check_names, parse, read_text
     from dslaunch.lint import mentions, screened
 
     text = read_text(file)
@@ -92,8 +92,9 @@ def _judge(file: Path, ignore: Collection[str]) -> Judged:
     problems: tuple[Problem, ...] = ()
     hint = None
     try:
-        cluster = open_cluster(file)
-        check_names(file, _names())
+        parsed = parse(text, str(file))
+        cluster = parsed.cluster
+        check_names(parsed, _names())
     except ConfigError as error:
         problems, hint = error.problems, error.hint
     remarks = [_remark(problem) for problem in problems]

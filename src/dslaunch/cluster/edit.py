@@ -197,5 +197,13 @@ def _value(events: list[Any], at: int) -> tuple[_Part, int]:
         last = part.end
     end = events[at].end_mark.index if event.flow_style else last
     name = "mapping" if mapping else "sequence"
-    shared = bool(event.anchor)
-    return _Part(start, end, column, bool(event.flow_style), name, children, shared), at + 1
+    part = _Part(
+        start,
+        end,
+        column,
+        flow=bool(event.flow_style),
+        kind=name,
+        children=children,
+        shared=bool(event.anchor),
+    )
+    return part, at + 1

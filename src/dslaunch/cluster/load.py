@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.rules import Names
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
+    from dslaunch.cluster.yamltext import Document
 
 LARGEST = 16 * 2**20
 """Bytes of a file; 100,000 nodes written out one by one are about 4 MiB."""
@@ -30,6 +31,20 @@ def load_cluster(path: Path) -> model.Cluster:
 
 
 def parse_cluster(text: str, file: str) -> model.Cluster:
+    """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
+    return parse(text, file).cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A valid cluster file."""
+
+    cluster: model.Cluster
+    document: Document
+    text: str
+
+
+def parse(text: str, file: str) -> Parsed:
     """Check a cluster file's text; `file` is its name in messages. Raises ConfigError."""
     from dslaunch.cluster import findings, rules, schema, yamltext
 
@@ -46,21 +61,19 @@ def parse_cluster(text: str, file: str) -> model.Cluster:
     problems = [*document.problems, *checked.problems, *found.problems, *contradictions]
     if problems or checked.file is None:
         raise _with_lines(text, _first(_each_place_once(problems)))
-    return _cluster(checked.file, found.nodes, file)
+    return Parsed(_cluster(checked.file, found.nodes, file), document, text)
 
 
-def check_names(path: Path, names: Names) -> None:
+def check_names(parsed: Parsed, names: Names) -> None:
     """Check the names of launchers, checks and thresholds in a valid cluster file.
 
-    Raises ConfigError. Apart from `load_cluster`, since it takes every check to know their names.
+    Raises ConfigError. Apart from `parse`, since it takes every check to know their names.
     """
-    from dslaunch.cluster import rules, schema, yamltext
+    from dslaunch.cluster import rules
 
-    text = read_text(path)
-    document = yamltext.parse(text, str(path), verbatim=schema.VERBATIM)
-    problems = tuple(rules.unknown_names(document, names))
+    problems = tuple(rules.unknown_names(parsed.document, names))
     if problems:
-        raise _with_lines(text, problems)
+        raise _with_lines(parsed.text, problems)
 
 
 def _stranger(text: str, data: object, file: str) -> ConfigError | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.nodeset import shortened
-from dslaunch.cluster.yamlwords import Complaint, explained
+from dslaunch.cluster.yamlwords import Complaint, explained, fault_of
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -136,11 +136,12 @@ def _complaint(error: Any) -> Complaint:
     mark = error.problem_mark or error.context_mark
     place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     began = error.context_mark
+    problem, context = error.problem or "", error.context or ""
     return Complaint(
-        str(error.problem or ""),
-        place,
-        str(error.context or ""),
-        (began.line + 1, began.column + 1) if began else None,
+        fault=fault_of(problem, context),
+        place=place,
+        began=(began.line + 1, began.column + 1) if began else None,
+        said=f"{problem} {context}".strip(),
     )
 
 

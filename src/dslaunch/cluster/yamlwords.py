@@ -1,13 +1,14 @@
 """A YAML parser's complaint in words that lead to the mistake, at the line where it was made. Pure.
 
 Parsers complain where they cannot go on, often a line or many after the mistake, and in words of
-YAML's grammar. Both of PyYAML's parsers (6.0) are understood: libyaml's and the one in Python.
+YAML's grammar.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 Place = tuple[int, int]
 """Line and column, both from 1."""
@@ -16,16 +17,62 @@ _BARE_WORD = re.compile(r"\s*(?:- +)*([A-Za-z_][A-Za-z0-9_-]*)\s*")
 _NO_SPACE_AFTER_DASH = re.compile(r"\s*-([A-Za-z_][A-Za-z0-9_-]*):(?:\s.*)?")
 
 
+class Fault(Enum):
+    """What a parser cannot go on with."""
+
+    ESCAPE = "escape"
+    TOKEN = "token"
+    """A character that begins nothing."""
+    VALUE = "value"
+    """A `:` where no value can be."""
+    QUOTED = "quoted"
+    FLOW_MAPPING = "flow-mapping"
+    FLOW = "flow"
+    """Another collection in brackets."""
+    KEY = "key"
+    """A key without its `:`."""
+    BLOCK = "block"
+    OTHER = "other"
+
+
+_BY_PROBLEM = {
+    "escape": Fault.ESCAPE,
+    "cannot start any token": Fault.TOKEN,
+    "mapping values": Fault.VALUE,
+}
+_BY_CONTEXT = {
+    "quoted scalar": Fault.QUOTED,
+    "flow mapping": Fault.FLOW_MAPPING,
+    "flow": Fault.FLOW,
+    "simple key": Fault.KEY,
+    "block": Fault.BLOCK,
+}
+
+
+def fault_of(problem: str, context: str) -> Fault:
+    """Read the words of an exception of PyYAML (6.0), which has no code: here, and nowhere else.
+
+    Both of its parsers are understood: libyaml's and the one in Python.
+    """
+    for words, fault in _BY_PROBLEM.items():
+        if words in problem:
+            return fault
+    for words, fault in _BY_CONTEXT.items():
+        if words in context:
+            return fault
+    return Fault.OTHER
+
+
 @dataclass(frozen=True, slots=True)
 class Complaint:
     """What the parser said."""
 
-    problem: str
+    fault: Fault
     place: Place
-    context: str = ""
-    """What it was doing: `while scanning a quoted scalar`."""
     began: Place | None = None
-    """Where that began."""
+    """Where what it was reading began."""
+    said: str = ""
+    """Its own words, for a fault that is none of the others."""
 
 
 def explained(complaint: Complaint, text: str) -> tuple[Place, str]:
@@ -35,8 +82,7 @@ def explained(complaint: Complaint, text: str) -> tuple[Place, str]:
         found = look(complaint, lines)
         if found is not None:
             return found
-    because = f" {complaint.context}" if complaint.context else ""
-    return complaint.place, f"not valid YAML: {complaint.problem or 'unreadable'}{because}"
+    return complaint.place, f"not valid YAML: {complaint.said or 'unreadable'}"
 
 
 def _line(lines: list[str], number: int) -> str:
@@ -68,10 +114,10 @@ def _tab(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
 
 
 def _quote(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
-    if "escape" in c.problem:
+    if c.fault is Fault.ESCAPE:
         words = "in double quotes `\\` begins an escape; use single quotes, or write `\\\\`"
         return c.place, f"not valid YAML: {words}"
-    if "quoted scalar" not in c.context or c.began is None:
+    if c.fault is not Fault.QUOTED or c.began is None:
         return None
     mark = _line(lines, c.began[0])[c.began[1] - 1 : c.began[1]] or '"'
     return c.began, f"not valid YAML: the quote {mark} that opens here is not closed"
@@ -79,15 +125,13 @@ def _quote(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
 
 def _bracket(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
     found = _line(lines, c.place[0])[c.place[1] - 1 : c.place[1]]
-    if "flow" not in c.context or c.began is None:
+    if c.fault not in (Fault.FLOW, Fault.FLOW_MAPPING) or c.began is None:
         if found in ("}", "]"):
             return c.place, f"not valid YAML: `{found}` closes nothing; is it one too many?"
         return None
-    if found == "[" and "flow mapping" in c.context:
+    if found == "[" and c.fault is Fault.FLOW_MAPPING:
         words = "between `{` and `}`, quote a name that has brackets: 'node[01-04]'"
         return c.place, f"not valid YAML: {words}"
-    if "cannot start any token" in c.problem:
-        return None
     opening = _line(lines, c.began[0])[c.began[1] - 1 : c.began[1]]
     if opening not in ("{", "["):
         return _unclosed(lines, c.place[0])
@@ -113,7 +157,7 @@ def _unclosed(lines: list[str], until: int) -> tuple[Place, str] | None:
 def _missing_space(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
     """Look at the lines that the parser read as one text: those up to its complaint."""
     suspects = [c.place[0], _before(lines, c.place[0])]
-    if c.began is not None and "simple key" in c.context:
+    if c.began is not None and c.fault is Fault.KEY:
         suspects.insert(0, c.began[0])
     for number in suspects:
         line = _line(lines, number)
@@ -132,13 +176,13 @@ def _missing_space(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
 
 def _token(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
     line, column = c.place
-    if "cannot start any token" in c.problem:
+    if c.fault is Fault.TOKEN:
         found = _line(lines, line)[column - 1 : column]
         return c.place, f"not valid YAML: quote text that begins with `{found}`"
-    if "could not find expected ':'" in c.problem:
+    if c.fault is Fault.KEY:
         place = c.began or c.place
         return place, "not valid YAML: a colon and a space are missing after a key"
-    if "mapping values" in c.problem and _has_two_keys(_line(lines, line)):
+    if c.fault is Fault.VALUE and _has_two_keys(_line(lines, line)):
         words = "a second `: ` in one line; write each key on its own line, or quote the value"
         return c.place, f"not valid YAML: {words}"
     return None
@@ -152,9 +196,8 @@ def _has_two_keys(line: str) -> bool:
 
 
 def _indentation(c: Complaint, lines: list[str]) -> tuple[Place, str] | None:
-    block = "mapping values" in c.problem or "block" in c.context
     above = _before(lines, c.place[0])
-    if not block or not above:
+    if c.fault not in (Fault.VALUE, Fault.BLOCK) or not above:
         return None
     line, other = _line(lines, c.place[0]), _line(lines, above)
     here, there = _indent(line), _indent(other)

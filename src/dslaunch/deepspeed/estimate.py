@@ -190,7 +190,7 @@ def recommend(question: Question, rows: Sequence[Row]) -> Recommendation:
     text = f"{unknown.strategy} may fit: give {' and '.join(missing)} to learn whether it does"
     if micro is not None:
         text += f"; {_what_would_fit(question, rows, micro)}"
-    return Recommendation(None, False, text, "unknown", missing, micro)
+    return Recommendation(None, False, text, "unknown", missing, micro_batch=micro)
 
 
 def _fitting(rows: Sequence[Row]) -> list[Row]:

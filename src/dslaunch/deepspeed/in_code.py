@@ -178,7 +178,15 @@ def _with(
     option: str | None = None,
     known: bool = True,
 ) -> Named:
-    return Named(where.file, where.line, where.by, path, node_local, option, known)
+    return Named(
+        where.file,
+        where.line,
+        where.by,
+        path=path,
+        node_local=node_local,
+        option=option,
+        known=known,
+    )
 
 
 def _says_node_local(settings: Settings, program: Program) -> bool:

@@ -70,12 +70,18 @@ def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
         return (filled_in,)
     return tuple(
         Remark(
-            "syntax", "error", p.file, p.line, p.column, p.path, p.message,
-            "mend it here: it is neither JSON nor HJSON, and nothing else was looked at",
-            "DeepSpeed reads HJSON",
+            rule="syntax",
+            level="error",
+            file=problem.file,
+            line=problem.line,
+            column=problem.column,
+            path=problem.path,
+            message=problem.message,
+            fix="mend it here: it is neither JSON nor HJSON, and nothing else was looked at",
+            source="DeepSpeed reads HJSON",
         )
-        for p in error.problems
-    )  # fmt: skip
+        for problem in error.problems
+    )
 
 
 def guess_reader(document: reading.Document, words: Iterable[str] = ()) -> Reader:

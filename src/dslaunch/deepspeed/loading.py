@@ -9,43 +9,91 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_DTYPES = (
-    *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8"),
-    *("bool", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"),
-)
-_STORAGES = (
-    *("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"),
-    *("ComplexDouble", "ComplexFloat"),
-)
-_REBUILD = (
-    *("tensor", "tensor_v2", "tensor_v3", "parameter", "parameter_with_state", "sparse_tensor"),
-    *("meta_tensor_no_storage", "device_tensor_from_numpy", "device_tensor_from_cpu_tensor"),
-)
+_TYPES = [
+    "Size",
+    "Tensor",
+    "device",
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
+_STORAGES = [
+    "Double",
+    "Float",
+    "Half",
+    "BFloat16",
+    "Long",
+    "Int",
+    "Short",
+    "Char",
+    "Byte",
+    "Bool",
+    "ComplexDouble",
+    "ComplexFloat",
+]
+_REBUILD = [
+    "tensor",
+    "tensor_v2",
+    "tensor_v3",
+    "parameter",
+    "parameter_with_state",
+    "sparse_tensor",
+    "meta_tensor_no_storage",
+    "device_tensor_from_numpy",
+    "device_tensor_from_cpu_tensor",
+]
+_OTHERS = [
+    "torch._tensor._rebuild_from_type_v2",
+    "torch.nn.parameter.Parameter",
+    "torch.serialization._get_layout",
+    "torch.storage.UntypedStorage",
+    "collections.OrderedDict",
+    "collections.Counter",
+    "_codecs.encode",
+    "builtins.set",
+    "builtins.bytearray",
+    "builtins.complex",
+    "__builtin__.set",
+    "__builtin__.bytearray",
+    "__builtin__.complex",
+]
 TORCH = frozenset(
-    (
-        *(f"torch.{name}" for name in ("Size", "Tensor", "device", *_DTYPES)),
-        *(f"torch.{name}Storage" for name in _STORAGES),
-        *(f"torch._utils._rebuild_{name}" for name in _REBUILD),
-        *("torch._tensor._rebuild_from_type_v2", "torch.nn.parameter.Parameter"),
-        *("torch.serialization._get_layout", "torch.storage.UntypedStorage"),
-        *("collections.OrderedDict", "collections.Counter", "_codecs.encode"),
-        *("builtins.set", "builtins.bytearray", "builtins.complex"),
-        *("__builtin__.set", "__builtin__.bytearray", "__builtin__.complex"),
-    )
+    [f"torch.{name}" for name in _TYPES]
+    + [f"torch.{name}Storage" for name in _STORAGES]
+    + [f"torch._utils._rebuild_{name}" for name in _REBUILD]
+    + _OTHERS
 )
 """What torch loads with `weights_only=True`."""
 MORE = frozenset(
-    (
-        *("deepspeed.runtime.fp16.loss_scaler.LossScaler",),
-        *("deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",),
-        *("deepspeed.runtime.zero.config.ZeroStageEnum",),
-        *("deepspeed.utils.tensor_fragment.fragment_address",),
-        *("numpy.dtype", "numpy.ndarray"),
-        *(f"numpy.{core}.multiarray._reconstruct" for core in ("_core", "core")),
-        *(f"numpy.{core}.multiarray.scalar" for core in ("_core", "core")),
-        *("argparse.Namespace", "pathlib.PosixPath", "pathlib._local.PosixPath"),
-        *("builtins.frozenset", "__builtin__.frozenset"),
-    )
+    [
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+        "numpy.dtype",
+        "numpy.ndarray",
+        "numpy._core.multiarray._reconstruct",
+        "numpy.core.multiarray._reconstruct",
+        "numpy._core.multiarray.scalar",
+        "numpy.core.multiarray.scalar",
+        "argparse.Namespace",
+        "pathlib.PosixPath",
+        "pathlib._local.PosixPath",
+        "builtins.frozenset",
+        "__builtin__.frozenset",
+    ]
 )
 """What torch must be allowed to load in addition."""
 

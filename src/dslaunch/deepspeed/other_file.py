@@ -63,7 +63,7 @@ def other_file(subject: Subject) -> Remark | None:
         found = [name for name in names if foreign.plain(name) in known]
         if len(found) >= ENOUGH:
             message = f"{what}, not a DeepSpeed config: it has {', '.join(found[:ENOUGH])}"
-            return subject.remark("other-file", "error", "", message, fix)
+            return subject.error("other-file", "", message, fix=fix)
     return _nothing_known(subject, data)
 
 
@@ -78,12 +78,12 @@ def _nothing_known(subject: Subject, data: Mapping[str, Any]) -> Remark | None:
     if nested:
         message = f"the config is within {nested[0]}: DeepSpeed reads the top level alone"
         fix = f"put what is in {nested[0]} into a file of its own, and name that"
-        return subject.remark("other-file", "error", (nested[0],), message, fix)
+        return subject.error("other-file", (nested[0],), message, fix=fix)
     if len(names) < ENOUGH:
         return None
     listed = ", ".join(name[: keys.LONGEST] for name in names[:ENOUGH])
     message = f"not a DeepSpeed config: it has none of its keys, but {listed}"
-    return subject.remark("other-file", "error", "", message, "name the DeepSpeed config instead")
+    return subject.error("other-file", "", message, fix="name the DeepSpeed config instead")
 
 
 def _has_own(data: Mapping[str, Any]) -> bool:

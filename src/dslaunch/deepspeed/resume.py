@@ -53,8 +53,9 @@ def options(args: Sequence[Word]) -> Iterator[tuple[str, str]]:
     for text, after in zip(texts, [*texts[1:], "--"], strict=False):
         if text.startswith("--"):
             flag, equals, value = text.removeprefix("--").partition("=")
-            own = value if equals else "true" if after.startswith("-") else after
-            yield flag.replace("-", "_"), own
+            if not equals:
+                value = "true" if after.startswith("-") else after
+            yield flag.replace("-", "_"), value
 
 
 def is_on(args: Sequence[Word], name: str) -> bool:

@@ -78,7 +78,9 @@ def kind_of(value: Any) -> str:
     if isinstance(value, str):
         return "auto" if value == "auto" else "text"
     if isinstance(value, int) or float(value).is_integer():
-        return "zero" if value == 0 else "negative" if value < 0 else "whole"
+        if value == 0:
+            return "zero"
+        return "negative" if value < 0 else "whole"
     return "fraction"
 
 
@@ -113,9 +115,10 @@ class Table:
         here = ""
         for step in path:
             names = self.names(here)
-            wild = next((n for n in names if n.startswith("<")), None)
-            found = "[]" if isinstance(step, int) else step if step in names else wild
-            if found is None or found not in names:
+            found = "[]" if isinstance(step, int) else step
+            if isinstance(step, str) and step not in names:
+                found = next((name for name in names if name.startswith("<")), step)
+            if found not in names:
                 return None
             here = _joined([here, found] if here else [found])
         return here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict, Unpack
 
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.arguments import Arguments
@@ -21,10 +21,22 @@ READERS: tuple[Reader, ...] = ("native", "hf", "accelerate")
 
 ACCELERATES_STAGE = 2
 """What accelerate makes of a stage of `auto` (1.15, DeepSpeedPlugin), for the Trainer too."""
-FILLED = {
-    f"{mode}.enabled": (mode, f"{mode}_full_eval") for mode in ("fp16", "bf16")
-}  # fmt: skip
+FILLED = {f"{mode}.enabled": (mode, f"{mode}_full_eval") for mode in ("fp16", "bf16")}
 """By which arguments the Trainer fills in `auto`: transformers 5.23, integrations/deepspeed.py."""
+
+
+class How(TypedDict, total=False):
+    """What may be added to a remark."""
+
+    fix: str | None
+    source: str | None
+    edits: tuple[Edit, ...]
+
+
+class WithFix(How):
+    """The same for an error, which always has a way out."""
+
+    fix: Required[str]  # type: ignore[misc]  # narrower, and never written to
 
 
 @dataclass(frozen=True)
@@ -128,12 +140,25 @@ class Subject:
             if isinstance(inner, dict | list) and named and not unread:
                 yield from self._walk(here, inner)
 
+    def error(self, rule: str, path: str | Path, message: str, **how: Unpack[WithFix]) -> Remark:
+        """Something that fails, or does something else than it says."""
+        return self.remark(rule, "error", path, message, **how)
+
+    def warning(self, rule: str, path: str | Path, message: str, **how: Unpack[How]) -> Remark:
+        """Something that is likely not meant."""
+        return self.remark(rule, "warning", path, message, **how)
+
+    def info(self, rule: str, path: str | Path, message: str, **how: Unpack[How]) -> Remark:
+        """Something to know."""
+        return self.remark(rule, "info", path, message, **how)
+
     def remark(
         self,
         rule: str,
         level: Level,
         path: str | Path,
         message: str,
+        *,
         fix: str | None = None,
         source: str | None = None,
         edits: tuple[Edit, ...] = (),
@@ -144,7 +169,16 @@ class Subject:
         line, column = self.document.place(self.document.span(steps).key)
         file = self.document.file
         return Remark(
-            rule, level, file, line, column, path_text(steps), message, fix, source, edits
+            rule=rule,
+            level=level,
+            file=file,
+            line=line,
+            column=column,
+            path=path_text(steps),
+            message=message,
+            fix=fix,
+            source=source,
+            edits=edits,
         )
 
     def rename(self, path: Path, name: str) -> tuple[Edit, ...]:

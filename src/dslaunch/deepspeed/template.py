@@ -34,7 +34,7 @@ def template(subject: Subject) -> Remark | None:
     first = found[0]
     value = _text(subject.raw(first)) if first else ""
     message = _message(value, len(found))
-    return subject.remark("template", "warning", first, message, FIX, SOURCE)
+    return subject.warning("template", first, message, fix=FIX, source=SOURCE)
 
 
 def unreadable_template(text: str, file: str) -> Remark | None:
@@ -46,8 +46,17 @@ def unreadable_template(text: str, file: str) -> Remark | None:
     count = len(JINJA.findall(text)) + len(UNQUOTED.findall(text))
     line = text.count("\n", 0, found.start()) + 1
     column = found.start() - text.rfind("\n", 0, found.start())
-    message = _message(value, count)
-    return Remark("template", "warning", file, line, column, "", message, FIX, SOURCE)
+    return Remark(
+        rule="template",
+        level="warning",
+        file=file,
+        line=line,
+        column=column,
+        path="",
+        message=_message(value, count),
+        fix=FIX,
+        source=SOURCE,
+    )
 
 
 def _message(value: str, count: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dslaunch import log
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.preflight.check import Question
@@ -30,6 +31,7 @@ GOOD_TRIP = 0.05
 """Seconds of a round trip that tell a clock well enough: it may be wrong by half of them."""
 PATIENCE = 3.0
 """Seconds for a node's program to clean up."""
+_log = log.Log(__name__)
 
 
 class Silent(Exception):
@@ -89,6 +91,8 @@ class Conversation:
         """Ask, and keep the answers; at first also give what is to be done at the end, however it
         comes. Raises Silent."""
         asked = {q.key: q for q in questions if q.key not in self.answers}
+        began = time.monotonic()
+        _log.debug("asked", node=self.node.host, questions=list(asked))
         if not self.hello:
             self._send({"questions": _spelt(asked.values()), "last": _spelt(last)})
             self.hello, self.waiting = self._greeting(), True
@@ -97,6 +101,8 @@ class Conversation:
         else:
             return
         sent = self._receive("answers")
+        seconds = time.monotonic() - began
+        _log.info("answered", node=self.node.host, questions=len(asked), seconds=seconds)
         if not isinstance(sent, dict):
             raise Silent(self._broken("answers: not an object"))
         for key, question in asked.items():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from dslaunch import transport
+from dslaunch import log, transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.check import Answers, Asked, Check, Further, Question, Scope
@@ -24,6 +24,7 @@ GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
 FAREWELL = 5.0
 """Seconds for all connections to end."""
+_log = log.Log(__name__)
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -168,6 +169,7 @@ class Survey:
 
     def _drop(self, host: str, failure: NodeFailure) -> None:
         self.failures[host] = failure
+        _log.info("failed", node=host, kind=failure.kind, text=failure.message)
         self.tell(host, "failed")
         talk = self.talks.pop(host)
         threading.Thread(target=talk.close, daemon=True).start()

@@ -9,10 +9,21 @@ from dataclasses import dataclass
 from dslaunch.pysource.parse import parse
 
 USUAL = frozenset(
-    {
-        *("accelerate", "datasets", "deepspeed", "lightning", "megatron", "numpy", "pandas"),
-        *("peft", "pytorch_lightning", "torch", "transformers", "trl", "wandb"),
-    }
+    [
+        "accelerate",
+        "datasets",
+        "deepspeed",
+        "lightning",
+        "megatron",
+        "numpy",
+        "pandas",
+        "peft",
+        "pytorch_lightning",
+        "torch",
+        "transformers",
+        "trl",
+        "wandb",
+    ]
 )
 """Modules that come from packages, also in scripts that change where Python looks for modules."""
 _PLACES = frozenset(("path", "meta_path", "path_hooks", "addsitedir"))

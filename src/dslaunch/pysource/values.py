@@ -460,10 +460,20 @@ class Program:
 VARIABLE = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 JOINING = ("join", "Path", "PurePath", "PosixPath")
 HERE = ("getcwd", "cwd")
-SAME = (
-    *("abspath", "realpath", "normpath", "expanduser", "str", "fspath", "open", "deepcopy"),
-    *("load", "loads", "safe_load", "dict"),
-)
+SAME = [
+    "abspath",
+    "realpath",
+    "normpath",
+    "expanduser",
+    "str",
+    "fspath",
+    "open",
+    "deepcopy",
+    "load",
+    "loads",
+    "safe_load",
+    "dict",
+]
 """Functions whose result stands for their argument: the same file, or what is read from it."""
 FUNCTIONS = (*JOINING, *HERE, *SAME, "dirname", "field")
 METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Protocol
 
-from dslaunch import transport
+from dslaunch import log, transport
 from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch.job import Job
@@ -94,6 +94,7 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
             hint="run it without --detach in tmux or the like",
         )
     secrets = read_secrets(request.job.secrets, request.environ)
+    log.conceal(secret.reveal() for secret in secrets.values())
     # an impossible request is refused before any node is spoken to
     LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from queue import Queue
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from dslaunch import log
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import frames
 from dslaunch.protocol import queries
@@ -99,6 +100,8 @@ class _Request:
     future: Future[Any]
     parsed: Callable[[object], Any]
     """From the reply's value to the answer. Raises InvalidAnswer."""
+    sent: float
+    """When it was sent, on the monotonic clock."""
 
 
 class LostError(Exception):
@@ -125,6 +128,7 @@ class Session:
         self._loss = NodeFailure(node.host, "lost", "the connection is gone")
         """Why there is no answer to what is asked once the session is over."""
         self._node, self._agent, self._inbox, self._way = node, agent, inbox, way
+        self._log = log.Log(__name__, node=node.host, run=agent.run)
         self._connection = connection
         self._channel: Channel | None = None
         self._ids = itertools.count(1)
@@ -138,8 +142,8 @@ class Session:
         self._confirmed = 0
         self._unconfirmed = 0
         self._reading_since: float | None = None
-        self._heard = time.monotonic()
-        """When the node was last heard."""
+        self._began = self._heard = time.monotonic()
+        """When the connection was there, and when the node was last heard."""
         self._gone: Gone | None = None
         self._holding = self._following = False
         self._unread = False
@@ -167,7 +171,9 @@ class Session:
 
     def send(self, **message: Any) -> None:
         """Send a message; if the node is gone, its loss is reported by the listener."""
-        self._write(frames.pack_message(message))
+        data = frames.pack_message(message)
+        self._log.debug("sent", op=message["op"], id=message.get("id"), bytes=len(data))
+        self._write(data)
 
     def ask(self, questions: queries.Questions) -> Future[queries.Answers]:
         """Ask the node; the future holds the typed answers, or raises LostError."""
@@ -176,6 +182,7 @@ class Session:
             return queries.parse_answers(self.host, questions, value)
 
         asked = {query.name: argument for query, argument in questions.items()}
+        self._log.info("asked", questions=list(asked))
         return self._request("ask", parsed, questions=asked)
 
     def request(self, operation: str, answer: TypeAdapter[Value], **message: Any) -> Future[Value]:
@@ -280,7 +287,7 @@ class Session:
 
     def _expect(self, parsed: Callable[[object], Value]) -> tuple[int, Future[Value]]:
         id, future = next(self._ids), Future[Value]()
-        self._waiting[id] = _Request(future, parsed)
+        self._waiting[id] = _Request(future, parsed, time.monotonic())
         if self.over:
             self._abandon(self._loss)
         return id, future
@@ -289,6 +296,7 @@ class Session:
 
     def _open(self, *, join: bool) -> None:
         """Start the program at the other end. Raises OSError."""
+        self._log.debug("starting-agent", join=join)
         channel = self._connection.start(program.line(self._node, announced=True))
         with contextlib.suppress(OSError):  # a program that died says why on its other streams
             hold = join and self._holding
@@ -298,6 +306,7 @@ class Session:
     def _recover(self, failure: NodeFailure) -> NodeFailure:
         """Connect anew to the agent that is there, and hear it; why that ended."""
         self._inbox.put((self, Away(failure)))
+        self._log.info("reconnecting", kind=failure.kind, text=failure.message)
         began = time.monotonic()
         pause = FIRST_RETRY
         while not self._closing.wait(pause):
@@ -456,6 +465,7 @@ class Session:
             self._replied(arrived)
         elif isinstance(arrived, Hello):
             if not self.hello.done():
+                self._log.info("agent-started", seconds=time.monotonic() - self._began)
                 self.hello.set_result(arrived)
         elif isinstance(arrived, Heartbeat):
             self.idle = arrived.idle
@@ -474,6 +484,7 @@ class Session:
             request.future.set_exception(self._protocol_error(reply.error))
             return
         self._reply_time = reply.time
+        self._log.debug("answered", id=reply.reply, seconds=time.monotonic() - request.sent)
         try:
             request.future.set_result(request.parsed(reply.value))
         except InvalidAnswer as error:
@@ -539,6 +550,8 @@ class Session:
         if failure.kind == "broken":
             failure = replace(failure, kind="lost")
         self._loss = failure
+        event = "closed" if self._closing.is_set() else "lost"
+        self._log.info(event, kind=failure.kind, text=failure.message)
         self.over = True
         if not self.hello.done():
             self.hello.set_exception(LostError(failure))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from dslaunch import log
 from dslaunch.launch.facts import facts_to_json
 from dslaunch.launch.plan import Decision
 from dslaunch.launch.planner import make_plan
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.record import Record
     from dslaunch.run.session import Inbox, Session
+
+
+_log = log.Log(__name__)
 
 
 def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
@@ -62,6 +66,7 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     record = whole.recorded(plan, count)
     record.write(numbered("plan", count), to_json(plan))
     record.write(numbered("facts", count), facts_to_json(facts))
+    _log_plan(whole.run, plan)
     whole.screen.plan(plan, record.directory)
     ship(question.source, shipments, sessions, interrupts)
     if gate:
@@ -73,6 +78,17 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     if kept is not None and not request.detached:
         kept.after()
     return outcome
+
+
+def _log_plan(run: str, plan: Plan) -> None:
+    for decision in plan.decisions:
+        _log.info("decided", run=run, **asdict(decision))
+    for node in plan.nodes:
+        for each in node.processes:
+            one = _log.bind(run=run, node=node.host, rank=each.rank)
+            one.info("planned", argv=each.command.words())
+            env = [f"{name}={value}" for name, value in (*node.env, *each.env)]
+            one.debug("environment", env=env, cwd=node.cwd)
 
 
 def numbered(name: str, count: int) -> str:

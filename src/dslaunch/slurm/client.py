@@ -6,9 +6,11 @@ import os
 import re
 import secrets
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dslaunch import log
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.slurm.answers import (
     ACCOUNTING,
@@ -23,6 +25,7 @@ from dslaunch.slurm.identity import SCRIPT, JobId, Whose, proven_by_starts, seen
 from dslaunch.slurm.refusal import Refusal, read_said, why_refused
 from dslaunch.slurm.states import FINAL, GONE, JobInfo, fields_of
 
+_log = log.Log(__name__)
 PATIENCE = 60.0
 """Seconds for one command; SLURM's own give up sooner (slurm.conf, MessageTimeout)."""
 FIRST_WITH_JSON = (23, 2)
@@ -55,6 +58,7 @@ class RefusedError(DslaunchError):
 
 def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
     """Run a command of SLURM. Raises ToolMissingError, UnknownNow when it takes too long."""
+    began = time.monotonic()
     try:
         done = subprocess.run(
             argv, input=stdin.encode("utf-8", "surrogateescape"), env=dict(environ),
@@ -71,6 +75,8 @@ def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> 
         raise UnknownNow(
             Failure.TIMEOUT, f"{argv[0]} did not answer within {PATIENCE:.0f} s"
         ) from None
+    seconds = time.monotonic() - began
+    _log.info("ran", argv=argv, code=done.returncode, seconds=seconds)
     # not as text: the columns of squeue are counted in bytes, and newlines may not change
     out, err = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
     return Done(done.returncode, out, err)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.registry import TRANSPORTS
+from dslaunch.transport.logged import LoggedTransport
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
@@ -35,4 +36,4 @@ def make(name: str, cluster: Cluster) -> Transport:
     """Give the transport that is chosen. Raises UsageError when none has that name."""
     make_transport = TRANSPORTS.get(name)
     with TRANSPORTS.blamed(name):
-        return make_transport(cluster)
+        return LoggedTransport(name, make_transport(cluster))

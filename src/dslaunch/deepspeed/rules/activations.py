@@ -15,12 +15,14 @@ def trainer(subject: Subject) -> Iterator[Remark]:
     given = subject.raw(SECTION)
     wanted = isinstance(given, dict) and any(value not in (None, False) for value in given.values())
     if subject.reader == "hf" and wanted:
-        yield subject.remark(
-            "hf-activation-checkpointing", "warning", SECTION,
+        yield subject.warning(
+            "hf-activation-checkpointing",
+            SECTION,
             "the Trainer does not use it, so that it saves no memory, unless the model itself "
-            "calls deepspeed.checkpointing", "--gradient_checkpointing",
-            "Hugging Face's DeepSpeed guide: activation checkpointing",
-        )  # fmt: skip
+            "calls deepspeed.checkpointing",
+            fix="--gradient_checkpointing",
+            source="Hugging Face's DeepSpeed guide: activation checkpointing",
+        )
 
 
 def contiguous(subject: Subject) -> Iterator[Remark]:
@@ -38,12 +40,14 @@ def contiguous(subject: Subject) -> Iterator[Remark]:
     ]
     if missing:
         names = " and ".join(missing)
-        yield subject.remark(
-            "contiguous-activations", "warning", path,
+        yield subject.warning(
+            "contiguous-activations",
+            path,
             f"it needs {names}: deepspeed.checkpointing.configure stops with an AssertionError, "
-            "unless the script hands them over", f"set {names}",
-            "DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py",
-        )  # fmt: skip
+            "unless the script hands them over",
+            fix=f"set {names}",
+            source="DeepSpeed 0.19.8, runtime/activation_checkpointing/checkpointing.py",
+        )
 
 
 NAMES = ("contiguous-activations", "hf-activation-checkpointing")

@@ -43,7 +43,9 @@ def _misspelt(subject: Subject, path: Path, value: str) -> Remark:
     message += "filled in or dropped"
     edits = subject.rewrite(path, "auto")
     source = SOURCES[subject.reader]
-    return subject.remark("misspelt-auto", "error", path, message, 'write "auto"', source, edits)
+    return subject.error(
+        "misspelt-auto", path, message, fix='write "auto"', source=source, edits=edits
+    )
 
 
 def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
@@ -55,7 +57,7 @@ def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
         if subject.raw("autotuning.enabled") is not True:  # the autotuner tries sizes
             message = "`auto` is not replaced here, and DeepSpeed stops with a TypeError"
             source = SOURCES["native"]
-            yield subject.remark("auto-batch", "error", path, message, fix, source)
+            yield subject.error("auto-batch", path, message, fix=fix, source=source)
         return
     if subject.raw("autotuning.enabled") is True:
         return
@@ -65,7 +67,7 @@ def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
         return  # the rules of types say so, or it is a value like others
     else:
         message = "`auto` is not replaced here: it stays text and fails where it is used"
-    yield subject.remark("auto-unresolved", "error", path, message, fix, SOURCES["native"])
+    yield subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES["native"])
 
 
 def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
@@ -73,7 +75,7 @@ def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
     fix = f"write a value; the default is {_shown(key)}" if not _own(key) else (
         "take it out: `auto` is DeepSpeed's default here"
     )  # fmt: skip
-    return subject.remark("auto-unresolved", "error", path, message, fix, SOURCES[subject.reader])
+    return subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES[subject.reader])
 
 
 def _own(key: Key) -> bool:
@@ -89,12 +91,15 @@ def stage(subject: Subject) -> Iterator[Remark]:
     """A stage of `auto` is 2, whatever else the section says."""
     if subject.reader == "native" or subject.raw("zero_optimization.stage") != "auto":
         return
-    yield subject.remark(
-        "auto-stage", "warning", "zero_optimization.stage",
+    yield subject.warning(
+        "auto-stage",
+        "zero_optimization.stage",
         f"accelerate makes stage {ACCELERATES_STAGE} of it (or ACCELERATE_DEEPSPEED_ZERO_STAGE), "
         "and is_zero3() says False: keys of stage 3 have no effect, every rank loads the whole "
-        "model", "write the stage: 1, 2 or 3", SOURCES["accelerate"],
-    )  # fmt: skip
+        "model",
+        fix="write the stage: 1, 2 or 3",
+        source=SOURCES["accelerate"],
+    )
 
 
 NAMES = ("auto-batch", "auto-stage", "auto-unresolved", "misspelt-auto")

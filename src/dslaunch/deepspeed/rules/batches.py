@@ -52,9 +52,11 @@ def _wrong(subject: Subject) -> Iterator[Remark]:
             fix = "write a whole number" if number is None else f"write {number}, without quotes"
             edits = () if number is None else subject.rewrite((name,), number)
             if stops:
-                yield subject.remark("wrong-batch", "error", name, message, fix, SOURCE, edits)
+                yield subject.error(
+                    "wrong-batch", name, message, fix=fix, source=SOURCE, edits=edits
+                )
             else:
-                yield subject.remark("unchecked-type", "error", name, message, fix, SOURCE)
+                yield subject.error("unchecked-type", name, message, fix=fix, source=SOURCE)
 
 
 def _elastic(subject: Subject) -> bool:
@@ -100,12 +102,12 @@ def _failed(subject: Subject, error: BatchError) -> Remark | Any:
     present = next((name for name in KEYS if subject.raw(name) is not None), "")
     if error.message == batch.MISSING:
         message = f"DeepSpeed stops with `{error.message}`, unless the script adds it"
-        return subject.remark("batch-missing", "warning", "", message, error.fix, SOURCE)
+        return subject.warning("batch-missing", "", message, fix=error.fix, source=SOURCE)
     if subject.parallelism is None and _depends_on_world(subject):
         message = f"holds for some world size other than 1; with 1: `{error.message}`"
-        return subject.remark("batch-world", "info", present, message, _world(subject), SOURCE)
+        return subject.info("batch-world", present, message, fix=_world(subject), source=SOURCE)
     message = f"DeepSpeed stops with `{error.message}`"
-    return subject.remark("batch", "error", present, message, _better(subject, error.fix), SOURCE)
+    return subject.error("batch", present, message, fix=_better(subject, error.fix), source=SOURCE)
 
 
 def _depends_on_world(subject: Subject) -> bool:
@@ -145,15 +147,15 @@ def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
         if isinstance(value, float) and not value.is_integer():
             message = f"comes to {value:g}, no whole number, and DeepSpeed goes on: {size:g} ranks"
             fix = _better(subject, "sizes that divide each other without a rest")
-            yield subject.remark("batch-fraction", "error", name, message, fix, SOURCE)
+            yield subject.error("batch-fraction", name, message, fix=fix, source=SOURCE)
     autotp = _parallelism(subject).autotp
     if autotp > 1 and subject.parallelism is not None:
         message = (
             f"counts the {autotp} ranks of tensor_parallel.autotp_size as data-parallel: "
             f"{result.train:g} is reported, {result.train / autotp:g} different samples are read"
         )
-        yield subject.remark(
-            "batch-autotp", "warning", TRAIN, message, None, "DeepSpeed 0.19.8, __init__.py"
+        yield subject.warning(
+            "batch-autotp", TRAIN, message, fix=None, source="DeepSpeed 0.19.8, __init__.py"
         )
 
 

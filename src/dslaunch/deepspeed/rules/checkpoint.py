@@ -18,30 +18,38 @@ def node_local(subject: Subject) -> Iterator[Remark]:
     where = subject.parallelism
     # with stage 3 every rank writes its own part of the model
     if where is not None and where.tensor * where.pipeline > 1 and subject.stage != 3:
-        yield subject.remark(
-            "local-model-parallel", "error", LOCAL,
+        yield subject.error(
+            "local-model-parallel",
+            LOCAL,
             "only local rank 0 of each node writes model states, so those of the other tensor and "
             "pipeline ranks are written nowhere: nothing can be loaded from the checkpoint",
-            "save to storage that all nodes share", ENGINE,
-        )  # fmt: skip
+            fix="save to storage that all nodes share",
+            source=ENGINE,
+        )
     if subject.raw("checkpoint.load_universal") is True:
-        yield subject.remark(
-            "local-universal", "error", "checkpoint.load_universal",
+        yield subject.error(
+            "local-universal",
+            "checkpoint.load_universal",
             f"a universal checkpoint needs all parts in one directory, and {LOCAL} is set",
-            "gather the checkpoint first", ENGINE,
-        )  # fmt: skip
+            fix="gather the checkpoint first",
+            source=ENGINE,
+        )
     if subject.raw("checkpoint.writer"):
-        yield subject.remark(
-            "local-writer", "warning", "checkpoint.writer",
+        yield subject.warning(
+            "local-writer",
+            "checkpoint.writer",
             f"the fast writer does not ask who writes on each node, so {LOCAL} has no effect",
-            "take the writer out", "DeepSpeed 0.19.8, runtime/checkpoint_engine",
-        )  # fmt: skip
+            fix="take the writer out",
+            source="DeepSpeed 0.19.8, runtime/checkpoint_engine",
+        )
     if subject.on("zero_optimization.elastic_checkpoint") and subject.stage in (1, 2):
-        yield subject.remark(
-            "local-elastic", "error", "zero_optimization.elastic_checkpoint",
+        yield subject.error(
+            "local-elastic",
+            "zero_optimization.elastic_checkpoint",
             f"every rank reads the parts of all ranks, and {LOCAL} leaves them on their nodes",
-            "set it to false", ENGINE,
-        )  # fmt: skip
+            fix="set it to false",
+            source=ENGINE,
+        )
 
 
 def always_on(subject: Subject) -> Iterator[Remark]:
@@ -49,10 +57,13 @@ def always_on(subject: Subject) -> Iterator[Remark]:
     section = subject.raw("datastates_ckpt")
     off = isinstance(section, dict) and section.get("enabled") is False
     if off and subject.has("datastates_ckpt"):
-        yield subject.remark(
-            "datastates", "error", "datastates_ckpt", "on all the same: only `false` turns it off",
-            "take the section out", "DeepSpeed 0.19.8, runtime/model_checkpointing/datastates",
-        )  # fmt: skip
+        yield subject.error(
+            "datastates",
+            "datastates_ckpt",
+            "on all the same: only `false` turns it off",
+            fix="take the section out",
+            source="DeepSpeed 0.19.8, runtime/model_checkpointing/datastates",
+        )
 
 
 NAMES = ("datastates", "local-elastic", "local-model-parallel", "local-universal", "local-writer")

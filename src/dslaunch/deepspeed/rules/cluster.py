@@ -24,12 +24,14 @@ def bf16(subject: Subject) -> Iterator[Remark]:
     """bf16 on GPUs that have none."""
     without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
     if without and subject.on("bf16.enabled"):
-        yield subject.remark(
-            "no-bf16", "error", "bf16.enabled",
+        yield subject.error(
+            "no-bf16",
+            "bf16.enabled",
             f"{_hosts(without)}: {without[0].gpu} has no bf16; torch emulates it, slower than "
             "fp32, or DeepSpeed stops with `Type bf16 is not supported on your device`",
-            "use fp16", "DeepSpeed 0.19.8, runtime/engine.py; compute capability 8.0",
-        )  # fmt: skip
+            fix="use fp16",
+            source="DeepSpeed 0.19.8, runtime/engine.py; compute capability 8.0",
+        )
 
 
 def tf32(subject: Subject) -> Iterator[Remark]:
@@ -37,24 +39,28 @@ def tf32(subject: Subject) -> Iterator[Remark]:
     without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
     known = subject.arguments
     if without and known is not None and subject.reader == "hf" and known["tf32"] in (True, 1):
-        yield subject.remark(
-            "no-tf32", "error", "",
+        yield subject.error(
+            "no-tf32",
+            "",
             f"{_hosts(without)}: {without[0].gpu} has no tf32, and --tf32 is given: the Trainer "
-            "stops with `--tf32 requires Ampere or a newer GPU arch`", "leave --tf32 out",
-            "transformers 5.23, training_args.py",
-        )  # fmt: skip
+            "stops with `--tf32 requires Ampere or a newer GPU arch`",
+            fix="leave --tf32 out",
+            source="transformers 5.23, training_args.py",
+        )
 
 
 def pcie(subject: Subject) -> Iterator[Remark]:
     """Stage 3 gathers all weights in every step, which PCIe makes slow."""
     slow = [node for node in subject.nodes if node.slots > 1 and _by_pcie(node)]
     if slow and subject.stage == 3:
-        yield subject.remark(
-            "pcie-stage3", "warning", f"{ZERO}.stage",
+        yield subject.warning(
+            "pcie-stage3",
+            f"{ZERO}.stage",
             f"{_hosts(slow)}: {slow[0].gpu or 'GPUs'} by PCIe, and stage 3 gathers the weights "
-            "twice in every step", "stage 2 with offload_optimizer, where the weights fit one GPU",
-            "ZeRO paper (arXiv 1910.02054), section 7: 1.5 times the communication",
-        )  # fmt: skip
+            "twice in every step",
+            fix="stage 2 with offload_optimizer, where the weights fit one GPU",
+            source="ZeRO paper (arXiv 1910.02054), section 7: 1.5 times the communication",
+        )
 
 
 def _by_pcie(node: NodeHardware) -> bool:
@@ -70,13 +76,16 @@ def nvme(subject: Subject) -> Iterator[Remark]:
             continue
         for (level, why), hosts in _unfit(subject, path).items():
             yield subject.remark(
-                "nvme-directory", level, f"{ZERO}.{name}.nvme_path",
+                "nvme-directory",
+                level,
+                f"{ZERO}.{name}.nvme_path",
                 f"{_hosts(hosts)}: {path} {why}",
-                "name one on each node's own NVMe disk" if level != "info" else
-                "set storage.node_local to it in the cluster file, and ask: "
+                fix="name one on each node's own NVMe disk"
+                if level != "info"
+                else "set storage.node_local to it in the cluster file, and ask: "
                 "dslaunch preflight --for zero-infinity --save facts.json",
-                "DeepSpeed's aio opens its files with O_DIRECT (csrc/aio)",
-            )  # fmt: skip
+                source="DeepSpeed's aio opens its files with O_DIRECT (csrc/aio)",
+            )
 
 
 def _unfit(subject: Subject, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
@@ -125,12 +134,14 @@ def memory(subject: Subject) -> Iterator[Remark]:
         if node.memory is not None and need > node.memory:
             short.setdefault((node.memory, need), []).append(node)
     for (there, need), nodes in short.items():
-        yield subject.remark(
-            "cpu-memory", "error", f"{ZERO}.offload_optimizer.device",
+        yield subject.error(
+            "cpu-memory",
+            f"{ZERO}.offload_optimizer.device",
             f"{_hosts(nodes)}: {there / 2**30:.0f} GiB of CPU memory, and a node's part of the "
-            f"optimizer needs {need / 2**30:.0f} GiB", "more nodes, or NVMe",
-            "ZeRO-Offload: 16 bytes per parameter",
-        )  # fmt: skip
+            f"optimizer needs {need / 2**30:.0f} GiB",
+            fix="more nodes, or NVMe",
+            source="ZeRO-Offload: 16 bytes per parameter",
+        )
 
 
 def groups(subject: Subject) -> Iterator[Remark]:
@@ -143,11 +154,11 @@ def groups(subject: Subject) -> Iterator[Remark]:
             message = (
                 f"{where.world} ranks cannot be divided into groups of {size}: DeepSpeed stops"
             )
-            yield subject.remark("hpz", "error", path, message, "the GPUs of a node", GROUPS)
+            yield subject.error("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
         elif nodes and any(node.slots != size for node in nodes):
             slots = ", ".join(sorted({str(node.slots) for node in nodes}))
             message = f"groups of {size} on nodes with {slots} ranks go over the network"
-            yield subject.remark("hpz", "warning", path, message, "the GPUs of a node", GROUPS)
+            yield subject.warning("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
     yield from _quantised(subject)
 
 
@@ -161,8 +172,8 @@ def _quantised(subject: Subject) -> Iterator[Remark]:
         f"{_hosts(partial)}: {partial[0].slots} of {partial[0].gpus} GPUs are used"
     )  # fmt: skip
     message += ", and the groups are made of all GPUs that a process sees"
-    yield subject.remark(
-        "quantised-groups", "error", path, message, "use all GPUs of every node", GROUPS
+    yield subject.error(
+        "quantised-groups", path, message, fix="use all GPUs of every node", source=GROUPS
     )
 
 

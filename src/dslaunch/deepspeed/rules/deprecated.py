@@ -22,16 +22,18 @@ def deprecated(subject: Subject) -> Iterator[Remark]:
             continue
         new = _successor(key)
         if key.path.startswith(f"{ZERO}.") and any(subject.has(n) for n in _both(key)):
-            yield subject.remark(
-                "old-and-new", "error", path,
-                f"is there together with {new}, its successor: DeepSpeed stops", "take it out",
-                "DeepSpeed, runtime/config_utils.py",
-            )  # fmt: skip
+            yield subject.error(
+                "old-and-new",
+                path,
+                f"is there together with {new}, its successor: DeepSpeed stops",
+                fix="take it out",
+                source="DeepSpeed, runtime/config_utils.py",
+            )
         else:
             fix = f"use {new}" if new else None
             edits = _edits(subject, path, value)
-            yield subject.remark(
-                "deprecated-key", "warning", path, "deprecated", fix, SOURCE, edits
+            yield subject.warning(
+                "deprecated-key", path, "deprecated", fix=fix, source=SOURCE, edits=edits
             )
 
 
@@ -70,17 +72,21 @@ def spelt_twice(subject: Subject) -> Iterator[Remark]:
     for path, value, key in subject.walk():
         other = key.alias_of if key is not None and len(path) > 1 else None
         if key and other and subject.has(other) and "auto" not in (value, subject.raw(other)):
-            yield subject.remark(
-                "old-and-new", "error", path,
+            yield subject.error(
+                "old-and-new",
+                path,
                 f"is there together with {key.alias_of}, its other name: DeepSpeed stops",
-                "keep one of them", "pydantic's `populate_by_name` (DeepSpeed 0.19.8)",
-            )  # fmt: skip
+                fix="keep one of them",
+                source="pydantic's `populate_by_name` (DeepSpeed 0.19.8)",
+            )
     if subject.raw("bf16") is not None and subject.raw("bfloat16") is not None:
-        yield subject.remark(
-            "ignored-key", "error", "bfloat16",
-            "ignored without a word, since bf16 is there too", "take it out",
-            "DeepSpeed 0.19.8, runtime/precision_config.py",
-        )  # fmt: skip
+        yield subject.error(
+            "ignored-key",
+            "bfloat16",
+            "ignored without a word, since bf16 is there too",
+            fix="take it out",
+            source="DeepSpeed 0.19.8, runtime/precision_config.py",
+        )
 
 
 def switch(subject: Subject) -> Iterator[Remark]:
@@ -92,11 +98,11 @@ def switch(subject: Subject) -> Iterator[Remark]:
     fix, edits = f'write {{"stage": {stage}}}', subject.rewrite((ZERO,), {"stage": stage})
     if subject.reader == "native":
         message = f"a switch counts as stage {stage}"
-        yield subject.remark("deprecated-key", "warning", ZERO, message, fix, SOURCE, edits)
+        yield subject.warning("deprecated-key", ZERO, message, fix=fix, source=SOURCE, edits=edits)
     else:
         message = "a switch: accelerate stops with an AttributeError, as it looks for the stage"
         source = "accelerate 1.15, utils/deepspeed.py, `find_config_node`"
-        yield subject.remark("wrong-value", "error", ZERO, message, fix, source, edits)
+        yield subject.error("wrong-value", ZERO, message, fix=fix, source=source, edits=edits)
 
 
 NAMES = ("deprecated-key", "ignored-key", "old-and-new", "wrong-value")

@@ -60,7 +60,7 @@ def in_quotes(subject: Subject) -> Iterator[Remark]:
         message = f"{shown(value)} is a text, which never equals an argument: the Trainer stops"
         fix = 'write "auto", and the argument decides'
         edits = subject.rewrite(tuple(path.split(".")), "auto")
-        yield subject.remark("hf-text", "error", path, message, fix, TRAINER, edits)
+        yield subject.error("hf-text", path, message, fix=fix, source=TRAINER, edits=edits)
 
 
 def stage_in_quotes(subject: Subject) -> Iterator[Remark]:
@@ -70,12 +70,14 @@ def stage_in_quotes(subject: Subject) -> Iterator[Remark]:
     if subject.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
         return
     stage = int(value) if len(value) < 3 else 0
-    yield subject.remark(
-        "hf-text", "error", path,
+    yield subject.error(
+        "hf-text",
+        path,
         f"{shown(value)} is a text: is_zero3() says False, whatever DeepSpeed makes of it",
-        f"write {stage}, without quotes", "accelerate 1.15, utils/deepspeed.py, `is_zero3`",
-        subject.rewrite(tuple(path.split(".")), stage),
-    )  # fmt: skip
+        fix=f"write {stage}, without quotes",
+        source="accelerate 1.15, utils/deepspeed.py, `is_zero3`",
+        edits=subject.rewrite(tuple(path.split(".")), stage),
+    )
 
 
 def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
@@ -99,7 +101,7 @@ def _compared(
 def _mismatch(subject: Subject, path: str, message: str, level: Level) -> Remark:
     edits = subject.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
     fix = 'write "auto", and the argument decides'
-    return subject.remark("hf-mismatch", level, path, message, fix, TRAINER, edits)
+    return subject.remark("hf-mismatch", level, path, message, fix=fix, source=TRAINER, edits=edits)
 
 
 def _train_batch(subject: Subject, known: Arguments) -> Iterator[Remark]:
@@ -131,10 +133,13 @@ def _precision(subject: Subject, known: Arguments) -> Iterator[Remark]:
         yield _mismatch(subject, path, message, "error" if said or value is True else "warning")
         if value is True and known[{"fp16": "bf16", "bf16": "fp16"}[mode]] is True:
             other = {"fp16": "bf16", "bf16": "fp16"}[mode]
-            yield subject.remark(
-                "hf-precision", "error", path, f"--{other} is given, and {path} is true",
-                f"keep one of {mode} and {other}", TRAINER,
-            )  # fmt: skip
+            yield subject.error(
+                "hf-precision",
+                path,
+                f"--{other} is given, and {path} is true",
+                fix=f"keep one of {mode} and {other}",
+                source=TRAINER,
+            )
 
 
 def schedulers(subject: Subject) -> Iterator[Remark]:
@@ -148,30 +153,41 @@ def schedulers(subject: Subject) -> Iterator[Remark]:
         if same != argument:
             message = f"the config's scheduler is used, and --lr_scheduler_type {argument} is not"
             yield subject.remark(
-                "hf-scheduler", "error" if same else "warning", "scheduler.type", message,
-                "take one of them out", TRAINER,
-            )  # fmt: skip
+                "hf-scheduler",
+                "error" if same else "warning",
+                "scheduler.type",
+                message,
+                fix="take one of them out",
+                source=TRAINER,
+            )
     own, offloads = subject.raw("optimizer") is not None, _offloads(subject)
     if not own and offloads and subject.get("zero_force_ds_cpu_optimizer") is not False:
-        yield subject.remark(
-            "hf-optimizer-offload", "warning", "zero_optimization.offload_optimizer",
+        yield subject.warning(
+            "hf-optimizer-offload",
+            "zero_optimization.offload_optimizer",
             "the Trainer's own optimizer on offloaded states: accelerate swaps AdamW for "
             "DeepSpeedCPUAdam, and DeepSpeed stops at any other",
-            "add an optimizer section, or zero_force_ds_cpu_optimizer false",
-            "Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
-        )  # fmt: skip
+            fix="add an optimizer section, or zero_force_ds_cpu_optimizer false",
+            source="Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
+        )
     if own and subject.raw("scheduler") is None:
-        yield subject.remark(
-            "hf-scheduler", "info", "optimizer",
+        yield subject.info(
+            "hf-scheduler",
+            "optimizer",
             "DeepSpeed's optimizer with the Trainer's scheduler: versions of transformers before "
-            "4.33 stop at it", None, "Hugging Face's DeepSpeed guide: optimizer and scheduler",
-        )  # fmt: skip
+            "4.33 stop at it",
+            fix=None,
+            source="Hugging Face's DeepSpeed guide: optimizer and scheduler",
+        )
     elif not own and name is not None:
-        yield subject.remark(
-            "hf-scheduler", "info", "scheduler",
+        yield subject.info(
+            "hf-scheduler",
+            "scheduler",
             "DeepSpeed's scheduler with the Trainer's optimizer: works with optimizers that have "
-            "both a CPU and a GPU form, not with LAMB", None, TRAINER,
-        )  # fmt: skip
+            "both a CPU and a GPU form, not with LAMB",
+            fix=None,
+            source=TRAINER,
+        )
 
 
 def _offloads(subject: Subject) -> bool:
@@ -181,13 +197,14 @@ def _offloads(subject: Subject) -> bool:
 def section(subject: Subject) -> Iterator[Remark]:
     """accelerate, and with it the Trainer, wants the section for ZeRO."""
     if subject.reader != "native" and not subject.has("zero_optimization"):
-        yield subject.remark(
-            "no-zero", "error", "",
+        yield subject.error(
+            "no-zero",
+            "",
             "no zero_optimization: accelerate stops with `Please specify the ZeRO optimization "
             "config in the DeepSpeed config`",
-            'add "zero_optimization": {"stage": 2}, or stage 0 for none',
-            "accelerate 1.15, utils/dataclasses.py",
-        )  # fmt: skip
+            fix='add "zero_optimization": {"stage": 2}, or stage 0 for none',
+            source="accelerate 1.15, utils/dataclasses.py",
+        )
 
 
 def saving(subject: Subject) -> Iterator[Remark]:
@@ -197,17 +214,22 @@ def saving(subject: Subject) -> Iterator[Remark]:
         return
     each = known["save_on_each_node"] is True
     if each and subject.raw(path) is False:
-        yield subject.remark(
-            "hf-node-local", "error", path, "false, but --save_on_each_node sets it to true",
-            "say the same in both", TRAINER,
-        )  # fmt: skip
+        yield subject.error(
+            "hf-node-local",
+            path,
+            "false, but --save_on_each_node sets it to true",
+            fix="say the same in both",
+            source=TRAINER,
+        )
     elif subject.raw(path) is True and not each:
-        yield subject.remark(
-            "hf-node-local", "warning", path,
+        yield subject.warning(
+            "hf-node-local",
+            path,
             "without --save_on_each_node, nodes other than the first have no trainer_state.json "
-            "and keep all old checkpoints", "add --save_on_each_node",
-            "transformers 5.23, trainer.py",
-        )  # fmt: skip
+            "and keep all old checkpoints",
+            fix="add --save_on_each_node",
+            source="transformers 5.23, trainer.py",
+        )
 
 
 def inference(subject: Subject) -> Iterator[Remark]:
@@ -217,12 +239,14 @@ def inference(subject: Subject) -> Iterator[Remark]:
         return
     asked = [name for name in ("do_eval", "do_predict") if known[name] is True]
     if asked and known["do_train"] is not True and subject.has("zero_optimization"):
-        yield subject.remark(
-            "hf-inference", "error", "zero_optimization",
+        yield subject.error(
+            "hf-inference",
+            "zero_optimization",
             f"--{asked[0]} without --do_train and stage {subject.stage}: the Trainer stops with "
             "`ZeRO inference only makes sense with ZeRO Stage 3`",
-            "zero_optimization.stage 3, or evaluate without DeepSpeed", TRAINER,
-        )  # fmt: skip
+            fix="zero_optimization.stage 3, or evaluate without DeepSpeed",
+            source=TRAINER,
+        )
 
 
 NAMES = (

@@ -86,7 +86,7 @@ def _folded(subject: Subject, found: list[tuple[Path, Remark]]) -> Iterator[Rema
         f" and {len(names) - LISTED} more" * (len(names) > LISTED)
     )
     message = f"{len(names)} unknown keys are ignored without a word: {listed}"
-    yield subject.remark("ignored-key", "warning", path, message, first.fix, UNCHECKED)
+    yield subject.warning("ignored-key", path, message, fix=first.fix, source=UNCHECKED)
 
 
 def _gpt_neox(subject: Subject) -> list[str]:
@@ -99,10 +99,13 @@ def _gpt_neox(subject: Subject) -> list[str]:
 def _of_gpt_neox(subject: Subject, names: list[str]) -> Remark:
     listed = ", ".join(names[:LISTED])
     message = f"a config of gpt-neox, which reads its own keys ({listed}); DeepSpeed ignores them"
-    return subject.remark(
-        "gpt-neox", "info", (names[0],), message, "start it with gpt-neox's deepy.py",
-        "gpt-neox, megatron/neox_arguments",
-    )  # fmt: skip
+    return subject.info(
+        "gpt-neox",
+        (names[0],),
+        message,
+        fix="start it with gpt-neox's deepy.py",
+        source="gpt-neox, megatron/neox_arguments",
+    )
 
 
 def _stops(subject: Subject, path: Path) -> bool:
@@ -127,8 +130,8 @@ def _removed(subject: Subject, path: Path) -> Remark:
     older = [v for v in schema.versions() if _known_in(v, path)]
     until = f"; {older[-1]} still had it" if older else ""
     message = f"removed: {subject.version} stops at it{until}"
-    return subject.remark(
-        "removed-key", "error", path, message, fix, "DeepSpeed issue 8489, runtime/config.py"
+    return subject.error(
+        "removed-key", path, message, fix=fix, source="DeepSpeed issue 8489, runtime/config.py"
     )
 
 
@@ -149,7 +152,7 @@ def _unknown(subject: Subject, path: Path) -> Remark:
         )
         fix = meant.fix if meant else "take it out"
         edits = meant.edits if meant else ()
-        return subject.remark("unknown-key", "error", path, message, fix, CHECKED, edits)
+        return subject.error("unknown-key", path, message, fix=fix, source=CHECKED, edits=edits)
     serious = elsewhere or (meant is not None and meant.serious)
     level: Level = "error" if serious else "warning"
     message = f"unknown key{where}: ignored without a word, so the default is used{about}"
@@ -157,7 +160,9 @@ def _unknown(subject: Subject, path: Path) -> Remark:
         message = f"unknown key: ignored without a word{about}"
     fix = meant.fix if meant else "take it out, unless the script reads it"
     edits = meant.edits if meant else ()
-    return subject.remark("ignored-key", level, path, message, fix, UNCHECKED, edits)
+    return subject.remark(
+        "ignored-key", level, path, message, fix=fix, source=UNCHECKED, edits=edits
+    )
 
 
 def is_meant(subject: Subject, path: Path) -> bool:

@@ -101,7 +101,9 @@ def optimizer(subject: Subject) -> Iterator[Remark]:
         return
     if name is None:
         message = "no type, so this section is ignored and DeepSpeed makes no optimizer"
-        yield subject.remark("no-type", "error", "optimizer", message, "set optimizer.type", ENGINE)
+        yield subject.error(
+            "no-type", "optimizer", message, fix="set optimizer.type", source=ENGINE
+        )
         return
     own = subject.table.optimizers
     if name.lower() not in own and name not in OF_TORCH:
@@ -116,14 +118,16 @@ def _unknown_optimizer(subject: Subject, name: str) -> Remark:
     edits = subject.rewrite(("optimizer", "type"), similar) if similar and ratio >= 0.9 else ()
     if name.lower() in ONE_BIT:
         message = f"{subject.version} has no {name} any more and stops when the engine starts"
-        return subject.remark("optimizer", "error", "optimizer.type", message, "use Adam", ENGINE)
+        return subject.error("optimizer", "optimizer.type", message, fix="use Adam", source=ENGINE)
     message = f"{name} is neither DeepSpeed's nor in torch.optim: DeepSpeed stops, unless the "
     message += "script hands over an optimizer of its own"
     fix = f"did you mean {similar}?" if similar else (
         f"use one of {', '.join(['Adam', 'AdamW', 'Adagrad', 'Lamb', 'Lion', 'Muon', 'SGD'])}, or "
         "make it in the script and hand it to deepspeed.initialize"
     )  # fmt: skip
-    return subject.remark("optimizer", "error", "optimizer.type", message, fix, ENGINE, edits)
+    return subject.error(
+        "optimizer", "optimizer.type", message, fix=fix, source=ENGINE, edits=edits
+    )
 
 
 def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
@@ -131,18 +135,20 @@ def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
     if not isinstance(given, dict):
         return
     if "max_grad_norm" in given:
-        yield subject.remark(
-            "max-grad-norm", "error", "optimizer.params.max_grad_norm",
+        yield subject.error(
+            "max-grad-norm",
+            "optimizer.params.max_grad_norm",
             "DeepSpeed stops when the engine starts: no parameter of an optimizer",
-            "use gradient_clipping at the top level", ENGINE,
-        )  # fmt: skip
+            fix="use gradient_clipping at the top level",
+            source=ENGINE,
+        )
     known = _known(subject, name)
     for key in given if known else ():
         if key not in known and key != "max_grad_norm":
             fix = _parameter_meant(name, str(key), known)
             message = f"{name} does not take it: DeepSpeed stops with a TypeError"
-            yield subject.remark(
-                "unknown-parameter", "error", ("optimizer", "params", key), message, fix, ENGINE
+            yield subject.error(
+                "unknown-parameter", ("optimizer", "params", key), message, fix=fix, source=ENGINE
             )
 
 
@@ -172,31 +178,39 @@ def _known(subject: Subject, name: str) -> tuple[str, ...]:
 def _with_zero(subject: Subject, name: str) -> Iterator[Remark]:
     own = name in subject.table.optimizers
     if subject.stage > 0 and name in ONE_BIT and own:
-        yield subject.remark(
-            "one-bit-zero", "error", "optimizer.type",
+        yield subject.error(
+            "one-bit-zero",
+            "optimizer.type",
             f"DeepSpeed stops: not with ZeRO, and the stage is {subject.stage}",
-            "use Adam, or zero_optimization.stage 0", "DeepSpeed 0.16.9, runtime/engine.py",
-        )  # fmt: skip
+            fix="use Adam, or zero_optimization.stage 0",
+            source="DeepSpeed 0.16.9, runtime/engine.py",
+        )
     elif (
         subject.stage > 0 and name not in TESTED and not subject.on("zero_allow_untested_optimizer")
     ):
-        yield subject.remark(
-            "untested-optimizer", "error", "optimizer.type",
+        yield subject.error(
+            "untested-optimizer",
+            "optimizer.type",
             "DeepSpeed stops: ZeRO was not tested with it",
-            "set zero_allow_untested_optimizer to true, at your own risk", ENGINE,
-        )  # fmt: skip
+            fix="set zero_allow_untested_optimizer to true, at your own risk",
+            source=ENGINE,
+        )
     if name == "lamb" and subject.on("fp16.enabled") and subject.get("fp16.loss_scale"):
-        yield subject.remark(
-            "lamb-scale", "error", "fp16.loss_scale",
+        yield subject.error(
+            "lamb-scale",
+            "fp16.loss_scale",
             "DeepSpeed stops: Lamb needs the dynamic loss scale",
-            "set fp16.loss_scale to 0", ENGINE,
-        )  # fmt: skip
+            fix="set fp16.loss_scale to 0",
+            source=ENGINE,
+        )
     if name == "muon" and subject.stage == 3 and subject.get("zero_optimization.reduce_scatter"):
-        yield subject.remark(
-            "muon-scatter", "error", "optimizer.type",
+        yield subject.error(
+            "muon-scatter",
+            "optimizer.type",
             "DeepSpeed stops: Muon with stage 3 needs reduce_scatter off",
-            "set zero_optimization.reduce_scatter to false", "DeepSpeed 0.19.8, zero/stage3.py",
-        )  # fmt: skip
+            fix="set zero_optimization.reduce_scatter to false",
+            source="DeepSpeed 0.19.8, zero/stage3.py",
+        )
 
 
 def scheduler(subject: Subject) -> Iterator[Remark]:
@@ -206,7 +220,9 @@ def scheduler(subject: Subject) -> Iterator[Remark]:
         return
     if name is None:
         message = "no type, so this section is ignored and the learning rate stays as it is"
-        yield subject.remark("no-type", "error", "scheduler", message, "set scheduler.type", ENGINE)
+        yield subject.error(
+            "no-type", "scheduler", message, fix="set scheduler.type", source=ENGINE
+        )
         return
     known = subject.table.schedulers.get(name) if isinstance(name, str) else None
     params = subject.raw("scheduler.params")
@@ -216,8 +232,8 @@ def scheduler(subject: Subject) -> Iterator[Remark]:
         yield from _arguments(subject, str(name), known, params)
     elif params is None:
         message = f"no params: DeepSpeed stops when it makes {name}"
-        yield subject.remark(
-            "no-params", "error", "scheduler", message, 'write at least "params": {}', ENGINE
+        yield subject.error(
+            "no-params", "scheduler", message, fix='write at least "params": {}', source=ENGINE
         )
 
 
@@ -241,7 +257,7 @@ def _other_scheduler(subject: Subject, name: str) -> Iterator[Remark]:
         fix = meant or (
             f"did you mean {similar}?" if similar else f"DeepSpeed has {', '.join(own)}"
         )
-    yield subject.remark("scheduler", "error", "scheduler.type", message, fix, ENGINE, edits)
+    yield subject.error("scheduler", "scheduler.type", message, fix=fix, source=ENGINE, edits=edits)
 
 
 def _alike(name: str, other: str) -> bool:
@@ -255,19 +271,21 @@ def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
     if name in NOT_FROM_JSON:
         message = f"{name} needs {needed[0]}, which JSON cannot hold: DeepSpeed stops"
         fix = "make it in the script, and hand it to deepspeed.initialize"
-        yield subject.remark("scheduler", "error", "scheduler.type", message, fix, TORCH)
+        yield subject.error("scheduler", "scheduler.type", message, fix=fix, source=TORCH)
         return
     if name == "ReduceLROnPlateau":
-        yield subject.remark(
-            "plateau", "error", "scheduler.type",
+        yield subject.error(
+            "plateau",
+            "scheduler.type",
             "DeepSpeed has no metric for it and gives it the batch size, so that it lowers the "
-            "learning rate every `patience` steps", "step it in the script, with the metric",
-            "DeepSpeed 0.19.8, runtime/engine.py, `_take_model_step`",
-        )  # fmt: skip
+            "learning rate every `patience` steps",
+            fix="step it in the script, with the metric",
+            source="DeepSpeed 0.19.8, runtime/engine.py, `_take_model_step`",
+        )
     if params is None:
         message = f"no params: DeepSpeed stops when it makes {name}"
-        yield subject.remark(
-            "no-params", "error", "scheduler", message, 'write at least "params": {}', ENGINE
+        yield subject.error(
+            "no-params", "scheduler", message, fix='write at least "params": {}', source=ENGINE
         )
         return
     given = params if isinstance(params, dict) else {}
@@ -278,12 +296,12 @@ def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
             fix = f"did you mean {similar}?" if similar else f"{name} takes {listed}"
             message = f"torch's {name} does not take it: DeepSpeed stops with a TypeError"
             path = ("scheduler", "params", key)
-            yield subject.remark("unknown-parameter", "error", path, message, fix, TORCH)
+            yield subject.error("unknown-parameter", path, message, fix=fix, source=TORCH)
     for key in needed:
         if key not in given:
             message = f"{name} needs {key}: DeepSpeed stops with a TypeError"
-            yield subject.remark(
-                "missing-parameter", "error", "scheduler.params", message, f"set {key}", TORCH
+            yield subject.error(
+                "missing-parameter", "scheduler.params", message, fix=f"set {key}", source=TORCH
             )
 
 
@@ -294,16 +312,22 @@ def _arguments(
         if key not in known:
             fix = _parameter_meant(name, str(key), known)
             message = f"{name} does not take it: DeepSpeed stops with a TypeError"
-            yield subject.remark(
-                "unknown-parameter", "error", ("scheduler", "params", key), message, fix, SCHEDULES
+            yield subject.error(
+                "unknown-parameter",
+                ("scheduler", "params", key),
+                message,
+                fix=fix,
+                source=SCHEDULES,
             )
     for key, default in known.items():
         if default == "required" and key not in params:
-            yield subject.remark(
-                "missing-parameter", "error", "scheduler.params",
+            yield subject.error(
+                "missing-parameter",
+                "scheduler.params",
                 f"{name} needs {key}: DeepSpeed stops with a TypeError",
-                f'set {key}, or "auto" where Hugging Face fills it in', SCHEDULES,
-            )  # fmt: skip
+                fix=f'set {key}, or "auto" where Hugging Face fills it in',
+                source=SCHEDULES,
+            )
     yield from _warm_up(subject, params)
 
 
@@ -317,14 +341,14 @@ def _warm_up(subject: Subject, params: dict[str, Any]) -> Iterator[Remark]:
     whole = isinstance(steps, int) and not isinstance(steps, bool)
     if strict and not (whole and steps > 0):
         message = "DeepSpeed stops when the engine starts: a whole number of 1 or more"
-        yield subject.remark("warmup-steps", "error", path, message, "at least 1", SCHEDULES)
+        yield subject.error("warmup-steps", path, message, fix="at least 1", source=SCHEDULES)
     elif whole and steps < 2:
         message = "taken for 2"
-        yield subject.remark("warmup-steps", "info", path, message, None, SCHEDULES)
+        yield subject.info("warmup-steps", path, message, fix=None, source=SCHEDULES)
     total = params.get("total_num_steps")
     if whole and isinstance(total, int) and total < steps:
         message = f"longer than the whole training: total_num_steps is {total}"
-        yield subject.remark("warmup-steps", "warning", path, message, None, SCHEDULES)
+        yield subject.warning("warmup-steps", path, message, fix=None, source=SCHEDULES)
 
 
 NAMES = (

@@ -18,11 +18,13 @@ PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
 def both(subject: Subject) -> Iterator[Remark]:
     """Only one of the two can be on."""
     if subject.on("fp16.enabled") and subject.on("bf16.enabled"):
-        yield subject.remark(
-            "both-precisions", "error", "bf16.enabled" if subject.has("bf16.enabled") else "bf16",
+        yield subject.error(
+            "both-precisions",
+            "bf16.enabled" if subject.has("bf16.enabled") else "bf16",
             "DeepSpeed stops: `bfloat16 and fp16 modes cannot be simultaneously enabled`",
-            "turn one of them off", CONFIG,
-        )  # fmt: skip
+            fix="turn one of them off",
+            source=CONFIG,
+        )
 
 
 def dynamic_scale(subject: Subject) -> Iterator[Remark]:
@@ -34,11 +36,13 @@ def dynamic_scale(subject: Subject) -> Iterator[Remark]:
     for name in ("loss_scale_window", "min_loss_scale"):
         value = subject.get(f"fp16.{name}")
         if isinstance(value, int | float) and value <= 0:
-            yield subject.remark(
-                "loss-scale", "error", f"fp16.{name}",
+            yield subject.error(
+                "loss-scale",
+                f"fp16.{name}",
                 "DeepSpeed stops: it must be more than 0 when the loss scale is dynamic",
-                "take it out; the defaults are loss_scale_window 1000, min_loss_scale 1", PRECISION,
-            )  # fmt: skip
+                fix="take it out; the defaults are loss_scale_window 1000, min_loss_scale 1",
+                source=PRECISION,
+            )
 
 
 def master_weights(subject: Subject) -> Iterator[Remark]:
@@ -50,28 +54,35 @@ def master_weights(subject: Subject) -> Iterator[Remark]:
     ):
         known = subject.table.keys.get(path)
         if known is not None and known.checked and subject.on(path) and subject.stage == 0:
-            yield subject.remark(
-                "master-weights", "error", path, "DeepSpeed stops: only with ZeRO stage 1, 2 or 3",
-                "set zero_optimization.stage", CONFIG,
-            )  # fmt: skip
+            yield subject.error(
+                "master-weights",
+                path,
+                "DeepSpeed stops: only with ZeRO stage 1, 2 or 3",
+                fix="set zero_optimization.stage",
+                source=CONFIG,
+            )
     states, master = "bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"
     if subject.on(states) and not subject.on(master):
-        yield subject.remark(
-            "master-weights", "error", states, f"DeepSpeed stops: it needs {master}",
-            f"set {master} to true", CONFIG,
-        )  # fmt: skip
+        yield subject.error(
+            "master-weights",
+            states,
+            f"DeepSpeed stops: it needs {master}",
+            fix=f"set {master} to true",
+            source=CONFIG,
+        )
 
 
 def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
     """Gradients are summed in bf16, unless something else is said."""
     said = subject.raw("communication_data_type") is not None
     if subject.on("bf16.enabled") and not said and subject.stage in (1, 2, 3):
-        yield subject.remark(
-            "bf16-reduction", "info", "bf16.enabled",
+        yield subject.info(
+            "bf16-reduction",
+            "bf16.enabled",
             "gradients are reduced in bf16 and lose precision with many ranks",
-            'set communication_data_type to "fp32" where that matters',
-            "Hugging Face's DeepSpeed guide: communication data type",
-        )  # fmt: skip
+            fix='set communication_data_type to "fp32" where that matters',
+            source="Hugging Face's DeepSpeed guide: communication data type",
+        )
 
 
 def accumulated_in_bf16(subject: Subject) -> Iterator[Remark]:
@@ -79,12 +90,13 @@ def accumulated_in_bf16(subject: Subject) -> Iterator[Remark]:
     steps, path = _micro_batches(subject), "data_types.grad_accum_dtype"
     said = subject.raw(path) is not None or path not in subject.table.keys
     if subject.on("bf16.enabled") and subject.stage and steps > 1 and not said:
-        yield subject.remark(
-            "bf16-accumulation", "info", "bf16.enabled",
+        yield subject.info(
+            "bf16-accumulation",
+            "bf16.enabled",
             f"gradients of {steps} micro-batches are added in bf16, which loses the small ones",
-            f'set {path} to "fp32" where that matters; it takes 4 bytes per parameter',
-            "Hugging Face's DeepSpeed guide: bf16; DeepSpeed 0.19.8, runtime/engine.py",
-        )  # fmt: skip
+            fix=f'set {path} to "fp32" where that matters; it takes 4 bytes per parameter',
+            source="Hugging Face's DeepSpeed guide: bf16; DeepSpeed 0.19.8, runtime/engine.py",
+        )
 
 
 def _micro_batches(subject: Subject) -> int:
@@ -99,12 +111,14 @@ def _micro_batches(subject: Subject) -> int:
 def pretrained(subject: Subject) -> Iterator[Remark]:
     """fp16 has a smaller range than the bf16 that many models were trained with."""
     if subject.on("fp16.enabled") and subject.model_dtype == "bfloat16":
-        yield subject.remark(
-            "bf16-model", "warning", "fp16.enabled",
+        yield subject.warning(
+            "bf16-model",
+            "fp16.enabled",
             "the model was trained in bf16, as its config.json says: in fp16 it overflows, and the "
-            "loss becomes NaN", "bf16, or fp32 where the GPUs have no bf16",
-            "Hugging Face's DeepSpeed guide: NaN loss",
-        )  # fmt: skip
+            "loss becomes NaN",
+            fix="bf16, or fp32 where the GPUs have no bf16",
+            source="Hugging Face's DeepSpeed guide: NaN loss",
+        )
 
 
 def parameters(subject: Subject) -> Iterator[Remark]:
@@ -115,12 +129,13 @@ def parameters(subject: Subject) -> Iterator[Remark]:
     mode = on[0] if on else "fp32"
     known = all(subject.get(f"{mode}.enabled") is not None for mode in ("fp16", "bf16"))
     if path in subject.table.keys and said is not None and known and said != mode:
-        yield subject.remark(
-            "param-dtype", "error", path,
+        yield subject.error(
+            "param-dtype",
+            path,
             f"{said}, but the mode is {mode}: DeepSpeed stops when the engine starts",
-            f"turn {said} on, or take it out" if said != "fp32" else "take it out",
-            "DeepSpeed 0.19.8, runtime/engine.py",
-        )  # fmt: skip
+            fix=f"turn {said} on, or take it out" if said != "fp32" else "take it out",
+            source="DeepSpeed 0.19.8, runtime/engine.py",
+        )
 
 
 NAMES = (

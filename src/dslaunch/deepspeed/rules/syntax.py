@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Unpack
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.subject import How, Subject
 from dslaunch.deepspeed.text import Loose, path_text
-from dslaunch.lint import Edit, Level, Remark
+from dslaunch.lint import Level, Remark
 
 LOADER = "DeepSpeed 0.19.8, runtime/config.py"
 STRICT = "accelerate 1.15, utils/deepspeed.py: json.load"
@@ -24,7 +25,7 @@ def loose(subject: Subject) -> Iterator[Remark]:
         listed = ", ".join(f"{kind} ({number})" for kind, number in kinds.items())
         message = f"HJSON: {listed}; DeepSpeed reads it, Hugging Face and accelerate do not"
         fix = "nothing, while DeepSpeed itself reads the file"
-        yield _loose(subject, "info", found[0], message, fix, LOADER)
+        yield _loose(subject, "info", found[0], message, fix=fix, source=LOADER)
         return
     for kind in dict.fromkeys(each.kind for each in found):
         same = [each for each in found if each.kind == kind]
@@ -32,16 +33,24 @@ def loose(subject: Subject) -> Iterator[Remark]:
         message = f"{kind}{times}: not JSON, and `json.load` stops here"
         fix = "take comments out" if kind == "comment" else "write JSON"
         edits = tuple(edit for each in same for edit in each.edits)
-        yield _loose(subject, "error", same[0], message, fix, STRICT, edits)
+        yield _loose(subject, "error", same[0], message, fix=fix, source=STRICT, edits=edits)
 
 
 def _loose(
-    subject: Subject, level: Level, found: Loose, message: str, fix: str, source: str,
-    edits: tuple[Edit, ...] = (),
-) -> Remark:  # fmt: skip
-    document = subject.document
-    line, column = document.place(found.offset)
-    return Remark("not-json", level, document.file, line, column, "", message, fix, source, edits)
+    subject: Subject, level: Level, found: Loose, message: str, **how: Unpack[How]
+) -> Remark:
+    """Something to say about a place of the text that is no key."""
+    line, column = subject.document.place(found.offset)
+    return Remark(
+        rule="not-json",
+        level=level,
+        file=subject.document.file,
+        line=line,
+        column=column,
+        path="",
+        message=message,
+        **how,
+    )
 
 
 def twice(subject: Subject) -> Iterator[Remark]:
@@ -54,17 +63,24 @@ def twice(subject: Subject) -> Iterator[Remark]:
         else:
             message = "is there twice: `json.load` takes the last one and drops the other unsaid"
         yield Remark(
-            "duplicate-key", "error", document.file, line, column, path_text(path), message,
-            "keep one of them", "DeepSpeed 0.19.8, runtime/config_utils.py",
-        )  # fmt: skip
+            rule="duplicate-key",
+            level="error",
+            file=document.file,
+            line=line,
+            column=column,
+            path=path_text(path),
+            message=message,
+            fix="keep one of them",
+            source="DeepSpeed 0.19.8, runtime/config_utils.py",
+        )
 
 
 def top(subject: Subject) -> Iterator[Remark]:
     """A list is no config."""
     if not isinstance(subject.document.data, dict):
         message = "expected an object of settings, found a list: DeepSpeed stops"
-        yield subject.remark(
-            "no-object", "error", "", message, "write {...} around the settings", LOADER
+        yield subject.error(
+            "no-object", "", message, fix="write {...} around the settings", source=LOADER
         )
 
 

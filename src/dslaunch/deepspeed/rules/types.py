@@ -52,7 +52,7 @@ def types(subject: Subject) -> Iterator[Remark]:
             continue
         if isinstance(value, dict) and (missing := [n for n in key.requires if n not in value]):
             message = f"{missing[0]} is missing: DeepSpeed stops with a KeyError"
-            yield subject.remark("missing-key", "error", path, message, f"set {missing[0]}", TRIED)
+            yield subject.error("missing-key", path, message, fix=f"set {missing[0]}", source=TRIED)
         elif key.checked:
             yield from _checked(subject, path, value, key)
         else:
@@ -75,14 +75,18 @@ def _checked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Rem
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
         edits = _certain(subject, path, value, key)
         fix = repair(key, value)
-        yield subject.remark("wrong-value", "error", path, message, fix, CHECKED, edits)
+        yield subject.error("wrong-value", path, message, fix=fix, source=CHECKED, edits=edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
         message = f"{shown(value)} is taken for {json.dumps(made)}"
-        yield subject.remark(
-            "coerced-value", "info", path, message, f"write {json.dumps(made)}", CHECKED,
-            subject.rewrite(path, made),
-        )  # fmt: skip
+        yield subject.info(
+            "coerced-value",
+            path,
+            message,
+            fix=f"write {json.dumps(made)}",
+            source=CHECKED,
+            edits=subject.rewrite(path, made),
+        )
 
 
 def _refused_by_hand(key: Key, value: Any) -> bool:
@@ -110,16 +114,19 @@ def _unchecked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[R
     wild = key.path.count("<") or key.path.count("[")
     if not wild and values.refused(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
-        yield subject.remark("wrong-type", "error", path, message, repair(key, value), TRIED)
+        yield subject.error("wrong-type", path, message, fix=repair(key, value), source=TRIED)
     elif not values.fits(key, value) and not (value is None and key.default is None):
-        yield subject.remark(
-            "unchecked-type", "error", path,
+        yield subject.error(
+            "unchecked-type",
+            path,
             f"expected {expected(key)}, found {shown(value)}: not checked, so {_comes(key, value)}",
-            repair(key, value), TRIED, _unquoted(subject, path, value, key),
-        )  # fmt: skip
+            fix=repair(key, value),
+            source=TRIED,
+            edits=_unquoted(subject, path, value, key),
+        )
     elif not values.allowed(key, value):
         message = f"expected {expected(key)}, found {shown(value)}"
-        yield subject.remark("unchecked-choice", "error", path, message, repair(key, value), TRIED)
+        yield subject.error("unchecked-choice", path, message, fix=repair(key, value), source=TRIED)
 
 
 def _comes(key: Key, value: Any) -> str:
@@ -171,7 +178,9 @@ def _section(key: Key, value: Any) -> str:
     if name == "zero_optimization":
         return 'write {"stage": 2}' if value is None else f'write {{"stage": {json.dumps(value)}}}'
     if name in ("offload_optimizer", "offload_param") and isinstance(value, str | bool):
-        device = value if isinstance(value, str) else "cpu" if value else "none"
+        device = value
+        if isinstance(value, bool):
+            device = "cpu" if value else "none"
         return f'write {{"device": {json.dumps(device)}}}'
     if name in ("optimizer", "scheduler") and isinstance(value, str):
         return f'write {{"type": {json.dumps(value)}, "params": {{}}}}'

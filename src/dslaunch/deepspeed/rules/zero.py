@@ -23,28 +23,37 @@ def offload(subject: Subject) -> Iterator[Remark]:
             yield _nvme_stage(subject, path)
         elif subject.stage < least:
             message = f"ignored without a word: it needs stage {least}, and the stage is "
-            yield subject.remark(
-                "offload-stage", "warning", path, message + str(subject.stage),
-                f"{ZERO}.stage {least}", f"{ZERO_CONFIG}; runtime/engine.py",
-            )  # fmt: skip
+            yield subject.warning(
+                "offload-stage",
+                path,
+                message + str(subject.stage),
+                fix=f"{ZERO}.stage {least}",
+                source=f"{ZERO_CONFIG}; runtime/engine.py",
+            )
         if device == "nvme" and not subject.get(f"{ZERO}.{name}.nvme_path"):
             yield _nvme_path(subject, path)
 
 
 def _nvme_stage(subject: Subject, path: str) -> Remark:
     message = f"NVMe is for stage 3 only, and the stage is {subject.stage}"
-    return subject.remark(
-        "nvme-stage", "error", path, message, f'{ZERO}.stage 3, or device "cpu"',
-        "Hugging Face's DeepSpeed guide: ZeRO-Infinity; DeepSpeed, runtime/zero/stage3.py",
-    )  # fmt: skip
+    return subject.error(
+        "nvme-stage",
+        path,
+        message,
+        fix=f'{ZERO}.stage 3, or device "cpu"',
+        source="Hugging Face's DeepSpeed guide: ZeRO-Infinity; DeepSpeed, runtime/zero/stage3.py",
+    )
 
 
 def _nvme_path(subject: Subject, path: str) -> Remark:
     message = "NVMe without nvme_path: DeepSpeed reads the config and fails when it sets up ZeRO"
-    return subject.remark(
-        "nvme-path", "error", path, message, "set nvme_path to a directory on a local NVMe disk",
-        "DeepSpeed 0.19.8, runtime/zero/stage3.py and partition_parameters.py",
-    )  # fmt: skip
+    return subject.error(
+        "nvme-path",
+        path,
+        message,
+        fix="set nvme_path to a directory on a local NVMe disk",
+        source="DeepSpeed 0.19.8, runtime/zero/stage3.py and partition_parameters.py",
+    )
 
 
 def ratio(subject: Subject) -> Iterator[Remark]:
@@ -52,11 +61,13 @@ def ratio(subject: Subject) -> Iterator[Remark]:
     part = subject.get(f"{ZERO}.offload_optimizer.ratio")
     present = isinstance(subject.raw(f"{ZERO}.offload_optimizer"), dict)
     if present and isinstance(part, float | int) and part < 1 and subject.stage != 3:
-        yield subject.remark(
-            "partial-offload", "error", f"{ZERO}.offload_optimizer.ratio",
+        yield subject.error(
+            "partial-offload",
+            f"{ZERO}.offload_optimizer.ratio",
             "DeepSpeed stops: `Partial offloading only supported for ZeRO Stage 3`",
-            f"{ZERO}.stage 3, or ratio 1.0", ZERO_CONFIG,
-        )  # fmt: skip
+            fix=f"{ZERO}.stage 3, or ratio 1.0",
+            source=ZERO_CONFIG,
+        )
 
 
 def gathered(subject: Subject) -> Iterator[Remark]:
@@ -65,12 +76,13 @@ def gathered(subject: Subject) -> Iterator[Remark]:
     old = subject.raw(f"{ZERO}.stage3_gather_fp16_weights_on_model_save")
     if subject.stage == 3 and subject.get(name) is False and old is not True:
         where = name if subject.has(name) else f"{ZERO}.stage"
-        yield subject.remark(
-            "not-gathered", "warning", where,
+        yield subject.warning(
+            "not-gathered",
+            where,
             "stage 3 without gathering: save_pretrained and save_16bit_model write no weights",
-            f"set {name} to true, or convert checkpoints with zero_to_fp32.py",
-            "Hugging Face's DeepSpeed guide: saving weights; DeepSpeed, runtime/engine.py",
-        )  # fmt: skip
+            fix=f"set {name} to true, or convert checkpoints with zero_to_fp32.py",
+            source="Hugging Face's DeepSpeed guide: saving weights; DeepSpeed, runtime/engine.py",
+        )
 
 
 def stage3_keys(subject: Subject) -> Iterator[Remark]:
@@ -81,10 +93,13 @@ def stage3_keys(subject: Subject) -> Iterator[Remark]:
     names = [str(name) for name in zero if str(name).startswith("stage3_")]
     useless = [n for n in names if not n.endswith("on_model_save") and zero[n] != "auto"]
     if useless and subject.stage in (1, 2):
-        yield subject.remark(
-            "stage3-key", "info", f"{ZERO}.{useless[0]}",
-            f"only stage 3 looks at it, and the stage is {subject.stage}", None, ZERO_CONFIG,
-        )  # fmt: skip
+        yield subject.info(
+            "stage3-key",
+            f"{ZERO}.{useless[0]}",
+            f"only stage 3 looks at it, and the stage is {subject.stage}",
+            fix=None,
+            source=ZERO_CONFIG,
+        )
 
 
 def reduction(subject: Subject) -> Iterator[Remark]:
@@ -98,8 +113,12 @@ def reduction(subject: Subject) -> Iterator[Remark]:
         ):
             if holds:
                 message = f"DeepSpeed stops: `sum` is not supported with {why}"
-                yield subject.remark(
-                    "sum-reduction", "error", "gradient_allreduce_op", message, 'use "mean"', CONFIG
+                yield subject.error(
+                    "sum-reduction",
+                    "gradient_allreduce_op",
+                    message,
+                    fix='use "mean"',
+                    source=CONFIG,
                 )
     yield from _predivide(subject)
 
@@ -110,52 +129,64 @@ def _predivide(subject: Subject) -> Iterator[Remark]:
     if subject.stage < 2 or not scatter:
         return
     if isinstance(factor, int | float) and not isinstance(factor, bool) and factor != 1:
-        yield subject.remark(
-            "predivide", "error", "gradient_predivide_factor",
+        yield subject.error(
+            "predivide",
+            "gradient_predivide_factor",
             f"DeepSpeed stops: stage {subject.stage} with reduce_scatter takes 1.0 only",
-            "1.0, or zero_optimization.reduce_scatter false",
-            "DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
-        )  # fmt: skip
+            fix="1.0, or zero_optimization.reduce_scatter false",
+            source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+        )
     if subject.on("prescale_gradients"):
-        yield subject.remark(
-            "prescale", "error", "prescale_gradients",
-            f"DeepSpeed stops: not with stage {subject.stage} and reduce_scatter", "false",
-            "DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
-        )  # fmt: skip
+        yield subject.error(
+            "prescale",
+            "prescale_gradients",
+            f"DeepSpeed stops: not with stage {subject.stage} and reduce_scatter",
+            fix="false",
+            source="DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py and stage3.py",
+        )
 
 
 def norm(subject: Subject) -> Iterator[Remark]:
     """`compute_grad_norm` off, and keys whose only value that works is the default."""
     off = subject.get(f"{ZERO}.compute_grad_norm") is False
     if off and subject.stage not in (1, 2):
-        yield subject.remark(
-            "grad-norm", "error", f"{ZERO}.compute_grad_norm",
-            "DeepSpeed stops: false is supported only with ZeRO stage 1 or 2", "take it out",
-            ZERO_CONFIG,
-        )  # fmt: skip
+        yield subject.error(
+            "grad-norm",
+            f"{ZERO}.compute_grad_norm",
+            "DeepSpeed stops: false is supported only with ZeRO stage 1 or 2",
+            fix="take it out",
+            source=ZERO_CONFIG,
+        )
     if subject.on(f"{ZERO}.legacy_stage1"):
-        yield subject.remark(
-            "legacy-stage1", "error", f"{ZERO}.legacy_stage1",
-            "DeepSpeed stops when it sets up ZeRO: not supported since 0.5.9", "take it out",
-            "DeepSpeed, runtime/engine.py",
-        )  # fmt: skip
+        yield subject.error(
+            "legacy-stage1",
+            f"{ZERO}.legacy_stage1",
+            "DeepSpeed stops when it sets up ZeRO: not supported since 0.5.9",
+            fix="take it out",
+            source="DeepSpeed, runtime/engine.py",
+        )
     if subject.on(f"{ZERO}.elastic_checkpoint") and subject.stage == 3:
-        yield subject.remark(
-            "elastic-checkpoint", "warning", f"{ZERO}.elastic_checkpoint",
+        yield subject.warning(
+            "elastic-checkpoint",
+            f"{ZERO}.elastic_checkpoint",
             "not supported with stage 3 any more; DeepSpeed warns and goes on",
-            "use universal checkpoints", ZERO_CONFIG,
-        )  # fmt: skip
+            fix="use universal checkpoints",
+            source=ZERO_CONFIG,
+        )
 
 
 def pipeline(subject: Subject) -> Iterator[Remark]:
     """A pipeline keeps all gradients of its stage."""
     where = subject.parallelism
     if where is not None and where.pipeline > 1 and subject.stage > 1:
-        yield subject.remark(
-            "pipeline-stage", "error", f"{ZERO}.stage",
+        yield subject.error(
+            "pipeline-stage",
+            f"{ZERO}.stage",
             f"DeepSpeed stops: a PipelineModule takes stage 0 or 1, and the stage is "
-            f"{subject.stage}", "stage 1", "DeepSpeed 0.19.8, runtime/pipe/engine.py",
-        )  # fmt: skip
+            f"{subject.stage}",
+            fix="stage 1",
+            source="DeepSpeed 0.19.8, runtime/pipe/engine.py",
+        )
 
 
 NAMES = (

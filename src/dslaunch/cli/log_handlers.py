@@ -1,0 +1,72 @@
+"""Where log records go: standard error for people, a file of JSON lines for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from dslaunch import log
+from dslaunch.errors import UsageError
+from dslaunch.node import private
+from dslaunch.report.outlet import ERASE
+from dslaunch.terminal import visible
+
+
+class ToStream(logging.Handler):
+    """Writes a line for each record. A stream that fails costs the log, never the run."""
+
+    def __init__(self, stream: TextIO, level: int) -> None:
+        super().__init__(level)
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(self.format(record) + "\n")
+            self.stream.flush()
+
+
+class ToTerminal(ToStream):
+    """Writes for people.
+
+    Libraries log what servers send, such as SSH versions and banners: control characters are
+    spelled out.
+    """
+
+    def __init__(self, level: int) -> None:
+        super().__init__(sys.stderr, level)
+        self.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(name)s: %(message)s", "%T"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line, which takes the place of a progress line; that is drawn anew below it."""
+        line = visible(log.masked(super().format(record)))
+        return f"{ERASE}{line}" if self.stream.isatty() else line
+
+
+class ToFile(ToStream):
+    """Appends JSON objects to a file of this user alone."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            descriptor = private.open_file(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.fchmod(descriptor, 0o600)
+        except OSError as error:
+            raise UsageError(f"--log-file {path}: {error.strerror}") from None
+        super().__init__(os.fdopen(descriptor, "w", encoding="utf-8"), logging.DEBUG)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a JSON object: our own with its fields, a library's with its text."""
+        head = {"time": record.created, "level": record.levelname, "logger": record.name}
+        if not hasattr(record, "event"):
+            return json.dumps(head | {"text": log.masked(super().format(record))})
+        return json.dumps(head | {"event": record.event} | vars(record)["fields"])
+
+    def close(self) -> None:
+        """Close the file."""
+        self.stream.close()
+        super().close()

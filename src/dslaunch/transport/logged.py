@@ -1,0 +1,39 @@
+"""A transport that logs its connections."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from dslaunch import log
+from dslaunch.errors import NodeError
+
+if TYPE_CHECKING:
+    from dslaunch.cluster.model import Node
+    from dslaunch.transport.base import Connection, Transport
+
+
+class LoggedTransport:
+    """Connects as another transport does."""
+
+    def __init__(self, name: str, transport: Transport) -> None:
+        self._transport = transport
+        self._log = log.Log("dslaunch.transport", transport=name)
+
+    def connect(self, node: Node) -> Connection:
+        """Open a connection. Raises NodeError."""
+        began = time.monotonic()
+        self._log.debug("connecting", node=node.host)
+        try:
+            connection = self._transport.connect(node)
+        except NodeError as error:
+            failure = error.failures[0]
+            seconds = time.monotonic() - began
+            self._log.info("connect-failed", node=node.host, kind=failure.kind, seconds=seconds)
+            raise
+        self._log.info("connected", node=node.host, seconds=time.monotonic() - began)
+        return connection
+
+    def close(self) -> None:
+        """Let go of what is shared by connections."""
+        self._transport.close()
