@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
@@ -50,6 +51,8 @@ def laden(value: Any, text: str = LADEN) -> Any:
 
     Equal texts stay equal, so that what refers to each other still does.
     """
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, str):
         return value + text
     if is_dataclass(value) and not isinstance(value, type):

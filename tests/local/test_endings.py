@@ -155,7 +155,7 @@ HARMS = {
 def test_a_rank_that_hides_or_fights_leaves_nothing(emulated: Emulated, harm: str) -> None:
     seen = emulated.run(HIDES_AND_FIGHTS.format(harm=HARMS[harm], nap=NAP))
     assert seen.outcome.exit_code == 0
-    assert {e.text for e in seen.events if e.kind == "contained"} <= {"cgroup", "descendants"}
+    assert {e.contained for e in seen.events if e.kind == "contained"} <= {"cgroup", "descendants"}
     assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
 
 
@@ -170,7 +170,7 @@ def test_a_rank_that_kills_our_programs_is_ended_with_its_control_group(emulated
     text = HIDES_AND_FIGHTS.format(harm=kills, nap=NAP)
     seen = emulated.run(text.replace("time.sleep(2)", "time.sleep(1000)"))
     assert seen.outcome.exit_code == 5
-    assert {e.text for e in seen.events if e.kind == "contained"} == {"cgroup"}
+    assert {e.contained for e in seen.events if e.kind == "contained"} == {"cgroup"}
     assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
 
 

@@ -32,6 +32,8 @@ _LONGEST = 160
 _LOOKED_AT = 4096
 """Characters at each end of a line that known endings are looked for in."""
 _SHM_SMALL = 64 << 20
+FROM_THE_NODE = frozenset({"oom-killer", "disk-full", "shared-memory", "offload-memory"})
+"""Codes of endings that are known from more than what the rank wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,106 @@
+"""The texts of a run's end and of its events, compared whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from dslaunch.launch.replacement import Replacement
+from dslaunch.report.event_text import event_text
+from dslaunch.report.live import outcome_rows
+from dslaunch.run.events import Event
+from dslaunch.run.outcome import Outcome, SecondaryFailure
+from dslaunch.run.outcome_text import message, stop_text
+from dslaunch.run.reasons import EndCode, EndReason, Restart
+
+FAILED = EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1)
+REASONS = (
+    EndReason(EndCode.SUCCEEDED),
+    EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=3),
+    EndReason(EndCode.RUNNING),
+    EndReason(EndCode.NOT_STARTED, error="script 'train.py' is neither here nor on n1"),
+    EndReason(EndCode.INTERRUPTED),
+    EndReason(EndCode.INTERRUPTED_TWICE),
+    EndReason(EndCode.STOPPED, by="me@login"),
+    EndReason(EndCode.START_FAILED, "n1", 3, error="train: No such file or directory"),
+    EndReason(EndCode.START_FAILED, "n1", error="no such directory: /work"),
+    FAILED,
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=137),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=9),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=9, oom=True),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=7),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=11),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=6),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=40),
+    EndReason(EndCode.RANK_FAILED, "n1", 3),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, ranks=(("n1", 1), ("n2", 5))),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, not_restarted="1 nodes are left"),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, job="job 12 failed"),
+    EndReason(EndCode.LAUNCHER_FAILED, "n1", exit_code=2),
+    EndReason(EndCode.NODE_LOST, "n1", failure="lost", error="no answer in time"),
+    EndReason(EndCode.PROCESS_KILLED, "n1", process="guardian"),
+    EndReason(EndCode.PROCESS_KILLED, "n1", process="agent", signal=9),
+    EndReason(EndCode.PROCESS_FAILED, "n1", process="agent", error="OSError: no space"),
+    EndReason(EndCode.NODE_ENDED, "n1", error="the launcher left"),
+    EndReason(EndCode.NODE_ENDED, error="the launcher left"),
+    EndReason(EndCode.EXIT_TIMEOUT, seconds=300.0, ranks=(("n1", 1), ("n1", 2))),
+    EndReason(EndCode.EXIT_TIMEOUT, seconds=0.5),
+    EndReason(EndCode.HANG, seconds=61.4),
+    EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
+)
+EVENTS = (
+    Event(1.0, "away", "n1", failure="lost", error="the connection is gone"),
+    Event(1.0, "back", "n1", seconds=2.6),
+    Event(1.0, "noticed", signal=10),
+    Event(1.0, "stopping", reason=FAILED),
+    Event(1.0, "restarting", restart=Restart(1, 2, FAILED)),
+    Event(
+        1.0,
+        "restarting",
+        restart=Restart(2, 2, FAILED, (Replacement("n1", "spare1"), Replacement("n2"))),
+    ),
+)
+FAILURE = Outcome(
+    "failed",
+    1,
+    FAILED,
+    Event(1.0, "exit", "n1", 3, code=1),
+    what="the GPU has too little memory",
+    ending="gpu-memory",
+    hint="use a smaller micro batch",
+    last_lines=("Traceback (most recent call last):", "OutOfMemoryError"),
+    secondary=(
+        SecondaryFailure("n2", 4, ending="gloo-closed", what="gloo lost its connection"),
+        SecondaryFailure("n2", 5, signal=6),
+    ),
+    unconfirmed=("n2",),
+    left=("n1: 4711",),
+    alike=(("n1", 1), ("n1", 2), ("n2", 6)),
+)
+
+
+def test_every_reason_has_its_texts(golden: Callable[[str, str], None]) -> None:
+    assert {reason.code for reason in REASONS} == set(EndCode)
+    golden("run/reasons.txt", _lines(_told()))
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _told() -> Iterator[str]:
+    for reason in REASONS:
+        yield f"{reason.code}"
+        yield f"  at the end: {message(reason)}"
+        if stop_text(reason) not in ("", message(reason)):
+            yield f"  before:     {stop_text(reason)}"
+
+
+def test_every_event_that_is_said_at_once_has_its_text(
+    golden: Callable[[str, str], None],
+) -> None:
+    golden("run/events.txt", _lines(f"{e.kind}: {event_text(e)}" for e in EVENTS))
+
+
+def test_a_failed_run_is_shown_whole(golden: Callable[[str, str], None]) -> None:
+    golden("run/outcome.txt", _lines(outcome_rows(FAILURE, Path("/runs/1"), brief=False)))
