@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.run import endings
 from dslaunch.run.events import Event, Kind
 from dslaunch.run.known_endings import KNOWN
@@ -32,6 +33,11 @@ def test_every_event_is_documented() -> None:
     told = rows("Events")
     assert told.keys() == set(get_args(Kind))
     assert set.union(*told.values()) <= {field.name for field in fields(Event)}
+
+
+def test_every_decision_is_documented_with_its_parameters() -> None:
+    expected = {code.value: set(parameters(code)) for code in DecisionCode}
+    assert rows("Decisions") == expected
 
 
 def test_every_known_ending_is_documented() -> None:

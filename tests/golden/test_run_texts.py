@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
 from dslaunch.report.event_text import event_text
-from dslaunch.report.live import outcome_rows
+from dslaunch.report.live import decision_rows, outcome_rows
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
@@ -77,6 +78,123 @@ FAILURE = Outcome(
     left=("n1: 4711",),
     alike=(("n1", 1), ("n1", 2), ("n2", 6)),
 )
+
+
+CHANGE = "checkpoint.use_node_local_storage: true"
+DECISIONS = (
+    decision(
+        DecisionCode.MASTER_REACHED,
+        address="10.0.0.1",
+        port=29500,
+        interface="eth0",
+        host="n1",
+        others=3,
+        port_origin="free",
+    ),
+    decision(
+        DecisionCode.MASTER_ON_ONE_MACHINE,
+        address="127.0.0.1",
+        port=29500,
+        interface="lo",
+        host="n1",
+        others=1,
+        port_origin="file",
+    ),
+    *(
+        decision(
+            code,
+            assumed=True,
+            address="a",
+            port=29500,
+            host="n1",
+            means_itself=means_itself,
+            port_origin="default",
+        )
+        for code in (
+            DecisionCode.MASTER_BY_ADDRESS,
+            DecisionCode.MASTER_BY_NAME,
+            DecisionCode.MASTER_LOCAL,
+        )
+        for means_itself in (False, True)
+    ),
+    decision(DecisionCode.MASTER_GIVEN, address="a", port=1),
+    decision(DecisionCode.INTERFACE_OF_ROUTE, interfaces=("eth0", "ib0")),
+    decision(DecisionCode.INTERFACE_GIVEN, assumed=True, interface="eth0"),
+    decision(DecisionCode.WORKDIR_GIVEN, assumed=True, path="/work"),
+    decision(DecisionCode.WORKDIR_HERE, assumed=True, path="/work"),
+    decision(DecisionCode.WORKDIR_MADE, path="/work", hosts=("n1", "n2")),
+    decision(DecisionCode.STORAGE_SHARED, path="/work"),
+    decision(DecisionCode.STORAGE_NOT_SHARED, path="/work"),
+    decision(DecisionCode.STORAGE_PARTLY_SHARED, path="/work"),
+    decision(
+        DecisionCode.STORAGE_NOT_TESTED, assumed=True, path="/w", error="n1: /w: Permission denied"
+    ),
+    decision(
+        DecisionCode.DEVICES_FOUND, devices=("8 AMD GPUs",), sources=("device files on each node",)
+    ),
+    decision(DecisionCode.DEVICES_CPU),
+    decision(DecisionCode.TRANSPORT_CHOSEN, transport="openssh", reason="Match exec (n1)"),
+    decision(DecisionCode.CODE_ON_NODES, path="train.py"),
+    decision(DecisionCode.CODE_SAME, path="work", files="3 files", nodes="2 nodes"),
+    decision(
+        DecisionCode.CODE_SHIPPED,
+        files="2 files",
+        size="4 kB",
+        nodes=("n1", "n2"),
+        path="work",
+        examples="a.py, b.py",
+    ),
+    decision(DecisionCode.CONFIG_FITS, path="ds.json"),
+    decision(DecisionCode.CONFIG_COPIED, path="ds.json", change=CHANGE, shared=False),
+    decision(DecisionCode.CONFIG_COPIED, path="ds.json", change=CHANGE, shared=True),
+    decision(DecisionCode.CONFIG_SHIPPED, path="ds.json", place="train.py:3", change=CHANGE),
+    decision(DecisionCode.CONFIG_NOT_HERE, path="ds.json"),
+    decision(
+        DecisionCode.CONFIG_NOT_SHIPPED,
+        path="ds.json",
+        place="train.py:3",
+        by="deepspeed.initialize",
+    ),
+    decision(DecisionCode.CONFIG_IN_CODE, place="train.py:3", by="deepspeed.initialize"),
+    decision(DecisionCode.CONFIG_OF_PROGRAM, place="train.py:3", by="deepspeed.initialize"),
+    decision(
+        DecisionCode.CONFIG_UNCHANGED,
+        path="ds.json",
+        place="train.py:3",
+        by="deepspeed.initialize",
+        change=CHANGE,
+    ),
+    decision(DecisionCode.CONFIG_OWN_COPY, path="ds.json", nodes=("n1", "n2")),
+    decision(
+        DecisionCode.CONFIG_ERROR,
+        file="ds.json",
+        line=1,
+        path="zero",
+        message="unknown key",
+        fix="did you mean zero_optimization?",
+    ),
+    decision(
+        DecisionCode.CHECK_WARNING,
+        hosts=("n1", "n2"),
+        found="5 GB free",
+        check="fs.free",
+        fix="free space",
+    ),
+    decision(DecisionCode.CHECKPOINT_RESUMABLE, checkpoint="step5"),
+    decision(DecisionCode.CHECKPOINT_HANDED_OUT, checkpoint="step5", nodes=("n2",)),
+    decision(DecisionCode.CHECKPOINT_NOT_RESUMABLE, checkpoint="step5", problem="n2 lacks shard 3"),
+    decision(DecisionCode.CHECKPOINTS_UNKNOWN, assumed=True, path="/w", error="n1: /w: no answer"),
+    decision(DecisionCode.TRAINER_ADVICE, advice="--save_on_each_node is not given"),
+    decision(DecisionCode.TRAINER_WITHOUT_CPU),
+    decision(DecisionCode.ACCELERATE_ON_CPU, variable="ACCELERATE_USE_CPU"),
+    decision(DecisionCode.ACCELERATE_PLUGIN),
+    decision(DecisionCode.ACCELERATE_NOT_SET, variable="ACCELERATE_USE_CPU"),
+)
+
+
+def test_every_decision_has_its_text(golden: Callable[[str, str], None]) -> None:
+    assert {each.code for each in DECISIONS} == set(DecisionCode)
+    golden("run/decisions.txt", _lines(decision_rows(DECISIONS)))
 
 
 def test_every_reason_has_its_texts(golden: Callable[[str, str], None]) -> None:

@@ -21,7 +21,8 @@ from dslaunch.cli import ps, slurm_runs, status, ui
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, Header
 from dslaunch.errors import ConfigError, NodeError, NodeFailure, Problem
-from dslaunch.launch.plan import Decision, Plan, Rendezvous
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.launch.replacement import Replacement
 from dslaunch.lint import Remark
 from dslaunch.preflight import checks as every_check
@@ -85,9 +86,8 @@ OUTCOME = Outcome(
     {"node1": {0: [STACK]}},
     alike=(("node1", 3),),
 )  # fmt: skip
-PLAN = Plan(
-    "pod", "direct", 1, Rendezvous("a", 1), (), decisions=(Decision("master", "a:1", "so"),)
-)
+MASTER = decision(DecisionCode.CODE_ON_NODES, path="a", assumed=True)
+PLAN = Plan("pod", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
 STATE = RunState(
     "run-1", "pod", "torchrun", 1.0, False, ("node1", "node2"),
     {"node1": OnNode("running", (0, 1), EVENTS[:3], (12,)), "node2": OnNode("unreachable")},

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold
-from dslaunch.launch.plan import Decision, Plan
+from dslaunch.launch.decisions import Decision
+from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
 from dslaunch.report.event_text import event_text, secondary_text
 from dslaunch.report.outlet import Outlet, leave_if_unread
@@ -186,7 +187,7 @@ class JsonScreen:
 
     def plan(self, plan: Plan, directory: Path) -> None:
         """What was decided."""
-        decisions = [asdict(d) for d in plan.decisions]
+        decisions = [d.as_dict() for d in plan.decisions]
         self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
 
     def detached(self, run: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch.launch import launchers
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import facts_to_json
-from dslaunch.launch.plan import Decision, World, make_plan
+from dslaunch.launch.plan import World, make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.run.detach import control, detach
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
@@ -87,7 +88,8 @@ def _way(whole: Whole) -> tuple[Decision, ...]:
     chosen = whole.transport
     if chosen is None or not chosen.notable:
         return ()
-    return (Decision("transport", chosen.name, chosen.why),)
+    code = DecisionCode.TRANSPORT_CHOSEN
+    return (decision(code, transport=chosen.name, reason=chosen.why),)
 
 
 def _greeted(whole: Whole, opening: Opening) -> list[Session]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.launch.plan import Decision, Plan, Rendezvous
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     JsonScreen,
     Progress,
@@ -24,7 +25,8 @@ from dslaunch.run.reasons import EndCode, EndReason
 
 HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
 WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
-PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(Decision("master", "a:1", "so"),))
+MASTER = decision(DecisionCode.MASTER_GIVEN, address="a", port=1)
+PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
 
 
 class Terminal(io.StringIO):
@@ -131,13 +133,13 @@ def test_nothing_moves_where_there_is_no_terminal() -> None:
 
 
 def test_decisions_are_continued_below_their_values_on_a_terminal_only() -> None:
-    decision = Decision("storage", "/a is shared", "a file written by each node was seen by all")
-    assert decision_rows((decision,), 40) == [
+    storage = decision(DecisionCode.STORAGE_SHARED, path="/a")
+    assert decision_rows((storage,), 40) == [
         "  storage    /a is shared  (a file",
         "             written by each node was",
         "             seen by all)",
     ]
-    assert len(decision_rows((decision,))) == 1
+    assert len(decision_rows((storage,))) == 1
 
 
 def test_one_rank_on_one_node_is_said_in_the_singular(tmp_path: Path) -> None:
