@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+from dslaunch.errors import FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.run import endings
 from dslaunch.run.events import Event, Kind
@@ -33,6 +34,10 @@ def test_every_event_is_documented() -> None:
     told = rows("Events")
     assert told.keys() == set(get_args(Kind))
     assert set.union(*told.values()) <= {field.name for field in fields(Event)}
+
+
+def test_every_failure_of_a_node_is_documented() -> None:
+    assert rows("Failures of nodes").keys() == set(get_args(FailureKind))
 
 
 def test_every_decision_is_documented_with_its_parameters() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 
@@ -31,7 +32,7 @@ class Event:
     """An exit: it came after we had asked the node's processes to end."""
     process: OwnProcess | None = None
     """Of a node that was lost or ends its part: which of our own processes somebody ended."""
-    failure: str | None = None
+    failure: FailureKind | None = None
     """A node that is away or lost: the kind of `NodeFailure`."""
     error: str | None = None
     """What the system, the node or the transport said of it."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal
 
+from dslaunch.errors import FailureKind
 from dslaunch.launch.replacement import Replacement
 
 OwnProcess = Literal["agent", "guardian"]
@@ -57,7 +58,7 @@ class EndReason:
     oom: bool | None = None
     """The kernel has said that it killed the rank for want of memory."""
     process: OwnProcess | None = None
-    failure: str | None = None
+    failure: FailureKind | None = None
     """A lost node: the kind of `NodeFailure`."""
     error: str | None = None
     """What the system, a node or our own program said of it."""
