@@ -81,7 +81,7 @@ STACK = {
     "syscall": "futex",
 }
 OUTCOME = Outcome(
-    "failed", 1, REASON, EXIT, "it is full", None, "free space", ("last words",),
+    "failed", 1, REASON, EXIT, "it is full", "disk-full", ("/x",), "free space", ("last words",),
     (SecondaryFailure("node2", 1, signal=9, what="killed"),), ("node2",), ("node1: 12",),
     {"node1": {0: [STACK]}},
     alike=(("node1", 3),),

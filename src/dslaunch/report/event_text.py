@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dslaunch.run.endings import describe, signal_name
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import SecondaryFailure
-from dslaunch.run.outcome_text import restart_text, source_text, stop_text
+from dslaunch.run.outcome_text import (
+    describe,
+    restart_text,
+    signal_name,
+    source_text,
+    stop_text,
+)
 
 
 def event_text(event: Event) -> str | None:

@@ -44,6 +44,8 @@ class Outcome:
     """What that means, in a line, where it is known."""
     ending: str | None = None
     """The code of the known ending that `what` tells."""
+    ending_values: tuple[str, ...] = ()
+    """What stands for X and Y in the meaning of the ending."""
     hint: str | None = None
     last_lines: tuple[str, ...] = ()
     """What the failing rank wrote last."""
@@ -181,6 +183,7 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
         cause=cause,
         what=found.what,
         ending=found.code,
+        ending_values=found.values,
         hint=found.advice,
         last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
         alike=tuple(sorted(alike, key=lambda source: source[1] or 0)),

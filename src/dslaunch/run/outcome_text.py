@@ -5,9 +5,16 @@ It stands here and not in `report/`, since the record of a run has its message t
 
 from __future__ import annotations
 
-from dslaunch.run import endings
+import signal
+
 from dslaunch.run.reasons import EndCode, EndReason, Restart, Source
 
+_LIKELY: dict[int, str] = {
+    signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
+    signal.SIGBUS: "likely /dev/shm is too small",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGABRT: "native code gave up, its reason is above",
+}
 _MESSAGES = {
     EndCode.SUCCEEDED: "all ranks ended well",
     EndCode.ENOUGH_SUCCEEDED: "ended well on {nodes} nodes",
@@ -70,17 +77,36 @@ def source_text(source: Source) -> str:
     return host if rank is None else f"rank {rank} on {host}"
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, such as `SIGKILL`."""
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+
+
+def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
+    """An ending in words, such as `killed by SIGKILL (137), likely out of memory`; with `oom` the
+    kernel has said so."""
+    if number is not None:
+        name = signal_name(number)
+        likely = "out of memory" if oom else _LIKELY.get(number)
+        return f"killed by {name} ({128 + number})" + (f", {likely}" if likely else "")
+    if code is None:
+        return "ended, its exit code was not seen"
+    if code > 128 and code - 128 in list(signal.Signals):
+        return f"exit code {code}, as after {signal.Signals(code - 128).name}"
+    return f"exit code {code}"
+
+
 def _filled(texts: dict[EndCode, str], reason: EndReason) -> str:
     host = reason.host or ""
     names = ", ".join(map(source_text, reason.ranks))
     return texts[reason.code].format(
         host=host,
         who=source_text((host, reason.rank)),
-        ending=endings.describe(reason.exit_code, reason.signal, oom=bool(reason.oom)),
+        ending=describe(reason.exit_code, reason.signal, oom=bool(reason.oom)),
         awaited=f", after waiting in vain, likely for {names}" if names else "",
         still_there=names or "processes that ranks left behind",
         process=reason.process,
-        by_signal=f" by {endings.signal_name(reason.signal)}" if reason.signal else "",
+        by_signal=f" by {signal_name(reason.signal)}" if reason.signal else "",
         ended_by=f"{host} ended the run: " if host else "",
         error=reason.error,
         by=reason.by,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dslaunch.run.endings import describe, signal_name
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome_text import describe, signal_name
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.observed import Cut
 from dslaunch.slurm.verdict import IO_ERROR, Account, Ending, Verdict, worst
