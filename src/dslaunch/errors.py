@@ -15,7 +15,7 @@ DslaunchError                1  the run failed
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class DslaunchError(Exception):
@@ -86,14 +86,45 @@ class PreflightError(DslaunchError):
     exit_code = 4
 
 
+FailureKind = Literal[
+    "name",
+    "refused",
+    "timeout",
+    "no-route",
+    "behind-jump",
+    "host-key-unknown",
+    "host-key-changed",
+    "host-key-revoked",
+    "host-key-unlisted",
+    "authentication",
+    "agent-refused",
+    "no-key",
+    "key-missing",
+    "key-unreadable",
+    "key-permissions",
+    "key-passphrase",
+    "throttled",
+    "not-ssh",
+    "permissions",
+    "route",
+    "protocol",
+    "noisy-shell",
+    "no-python",
+    "no-agent",
+    "stopped",
+    "broken",
+    "lost",
+    "checkpoint",
+]
+"""Why a node could not be used, for machines; docs/reference/codes.md explains them."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
     """Why one node could not be used."""
 
     host: str
-    kind: str
-    """A word for machines: those of `transport.classify`, or `noisy-shell`, `no-python`, `lost`,
-    `no-agent`, `stopped`."""
+    kind: FailureKind
     message: str
     hint: str | None = None
     detail: str = ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
+from dslaunch.launch.decisions import Decision
 from tests.hostile.mutations import ESCAPES
 
 LADEN = (
@@ -55,6 +56,9 @@ def laden(value: Any, text: str = LADEN) -> Any:
         return value
     if isinstance(value, str):
         return value + text
+    if isinstance(value, Decision):  # the names of its parameters are ours
+        changed = {name: laden(inside, text) for name, inside in value.values.items()}
+        return replace(value, values=changed)
     if is_dataclass(value) and not isinstance(value, type):
         hints = get_type_hints(type(value), _names(type(value)))
         made = object.__new__(type(value))

@@ -22,7 +22,9 @@ from dslaunch.cli.log_handlers import ToTerminal
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, Header
 from dslaunch.errors import ConfigError, NodeError, NodeFailure, Problem
-from dslaunch.launch.plan import Decision, Plan, Rendezvous
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.plan import Plan, Rendezvous
+from dslaunch.launch.replacement import Replacement
 from dslaunch.lint import Remark
 from dslaunch.preflight import checks as every_check
 from dslaunch.preflight.changes import Change
@@ -36,7 +38,8 @@ from dslaunch.report import topology as topology_report
 from dslaunch.report.outlet import ERASE
 from dslaunch.report.topology_svg import drawing
 from dslaunch.run.events import Event, Line
-from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome import Outcome, SecondaryFailure
+from dslaunch.run.reasons import EndCode, EndReason, Restart
 from dslaunch.run.run_record import JobRecord, RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
@@ -57,11 +60,15 @@ FINDINGS = (
 )
 NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
 REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
-EXIT = Event(5.0, "exit", "node1", 0, code=1, text="bad", evidence=Evidence(error_file="oh"))
+REASON = EndReason(
+    EndCode.NODE_ENDED, "node1", error="why", ranks=(("node1", 0),), job="12", not_restarted="no"
+)
+EXIT = Event(5.0, "exit", "node1", 0, code=1, error="bad", evidence=Evidence(error_file="oh"))
 EVENTS = (
-    *(Event(1.0, kind, "node1", 0, text="why") for kind in ("connected", "started", "joined")),
-    *(Event(2.0, kind, "node1", text="why") for kind in ("away", "back", "restarting")),
-    *(EXIT, Event(6.0, "stopping", text="rank 0 failed"), Event(7.0, "lost", "node2", text="gone")),
+    *(Event(1.0, kind, "node1", 0, error="why") for kind in ("connected", "started", "joined")),
+    *(Event(2.0, kind, "node1", error="why", seconds=3.0) for kind in ("away", "back")),
+    Event(3.0, "restarting", restart=Restart(1, 2, REASON, (Replacement("node1", "node2"),))),
+    *(EXIT, Event(6.0, "stopping", reason=REASON), Event(7.0, "lost", "node2", error="gone")),
 )
 STACK = {
     "threads": [
@@ -76,13 +83,13 @@ STACK = {
     "syscall": "futex",
 }
 OUTCOME = Outcome(
-    "failed", 1, EXIT, "rank 0 failed", "it is full", None, "free space", ("last words",),
-    ("rank 1 on node2: killed",), ("node2",), ("node1: 12",), {"node1": {0: [STACK]}},
+    "failed", 1, REASON, EXIT, "it is full", "disk-full", ("/x",), "free space", ("last words",),
+    (SecondaryFailure("node2", 1, signal=9, what="killed"),), ("node2",), ("node1: 12",),
+    {"node1": {0: [STACK]}},
     alike=(("node1", 3),),
 )  # fmt: skip
-PLAN = Plan(
-    "pod", "direct", 1, Rendezvous("a", 1), (), decisions=(Decision("master", "a:1", "so"),)
-)
+MASTER = decision(DecisionCode.CODE_ON_NODES, path="a", assumed=True)
+PLAN = Plan("pod", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
 RECORD = RunRecord(
     program="train.py", cluster="pod", launcher="torchrun", hosts=("node1", "node2"), world_size=4,
     detached=True, agents="run-1", started=1.0, machine="login",

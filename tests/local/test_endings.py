@@ -13,6 +13,7 @@ import pytest
 
 from dslaunch.node import cgroup, processes
 from dslaunch.run.patience import Patience
+from dslaunch.run.reasons import EndCode, EndReason
 
 if TYPE_CHECKING:
     from conftest import Emulated
@@ -29,7 +30,7 @@ def test_a_good_run_is_ok_and_says_what_its_ranks_said(emulated: Emulated) -> No
 def test_a_script_that_fails_at_import_on_one_rank_is_the_cause(emulated: Emulated) -> None:
     script = f"{RANK}if rank == 2:\n    import nowhere\ntime.sleep(60)"
     seen = emulated.run(script)
-    assert seen.outcome.message == "rank 2 on n1 failed first: exit code 1"
+    assert seen.outcome.reason == EndReason(EndCode.RANK_FAILED, "n1", 2, exit_code=1)
     assert seen.outcome.last_lines[-1] == "ModuleNotFoundError: No module named 'nowhere'"
     assert "install nowhere" in seen.outcome.hint
 
@@ -39,11 +40,11 @@ def test_a_failing_rank_gives_the_run_its_exit_code(emulated: Emulated) -> None:
     assert (seen.outcome.exit_code, seen.outcome.cause.rank) == (42, 1)
 
 
-def test_a_killed_rank_is_told_in_words(emulated: Emulated) -> None:
+def test_a_killed_rank_is_told_by_its_signal(emulated: Emulated) -> None:
     script = f"{RANK}if rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
     seen = emulated.run(script)
     assert seen.outcome.exit_code == 137
-    assert "killed by SIGKILL (137), likely out of memory" in seen.outcome.message
+    assert seen.outcome.reason.signal == 9
 
 
 def test_the_others_end_within_seconds(emulated: Emulated) -> None:
@@ -70,7 +71,8 @@ def test_ranks_that_hang_at_exit_are_named_and_ended(emulated: Emulated) -> None
     )
     seen = emulated.run(script, patience=Patience(grace=0.5, exit_timeout=2))
     assert seen.outcome.exit_code == 1
-    assert seen.outcome.message == "rank 1 on n0: still there 2 s after others had ended well"
+    expected = EndReason(EndCode.EXIT_TIMEOUT, seconds=2, ranks=(("n0", 1),))
+    assert seen.outcome.reason == expected
 
 
 DAEMON = """\
@@ -115,7 +117,8 @@ def _argv(pid: int) -> list[bytes]:
 def test_a_program_that_is_not_there_is_said_so(emulated: Emulated) -> None:
     seen = emulated.run("", program="/nowhere/prog", kind="command")
     assert seen.outcome.exit_code == 127
-    assert "could not start: /nowhere/prog: No such file or directory" in seen.outcome.message
+    assert seen.outcome.reason.code is EndCode.START_FAILED
+    assert seen.outcome.reason.error == "/nowhere/prog: No such file or directory"
 
 
 def test_the_output_of_victims_is_in_their_logs(emulated: Emulated) -> None:
@@ -155,7 +158,7 @@ HARMS = {
 def test_a_rank_that_hides_or_fights_leaves_nothing(emulated: Emulated, harm: str) -> None:
     seen = emulated.run(HIDES_AND_FIGHTS.format(harm=HARMS[harm], nap=NAP))
     assert seen.outcome.exit_code == 0
-    assert {e.text for e in seen.events if e.kind == "contained"} <= {"cgroup", "descendants"}
+    assert {e.contained for e in seen.events if e.kind == "contained"} <= {"cgroup", "descendants"}
     assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
 
 
@@ -170,7 +173,7 @@ def test_a_rank_that_kills_our_programs_is_ended_with_its_control_group(emulated
     text = HIDES_AND_FIGHTS.format(harm=kills, nap=NAP)
     seen = emulated.run(text.replace("time.sleep(2)", "time.sleep(1000)"))
     assert seen.outcome.exit_code == 5
-    assert {e.text for e in seen.events if e.kind == "contained"} == {"cgroup"}
+    assert {e.contained for e in seen.events if e.kind == "contained"} == {"cgroup"}
     assert [pid for pid in processes.pids() if _argv(pid)[1:2] == [NAP.encode()]] == []
 
 

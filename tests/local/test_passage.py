@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.model import SecretSource
 from dslaunch.errors import PlanError, PreflightError, UsageError
+from dslaunch.launch.decisions import DecisionCode
 
 if TYPE_CHECKING:
     from conftest import Emulated
@@ -128,9 +129,8 @@ def test_the_scripts_directory_is_shipped_to_nodes_that_do_not_share_it(emulated
 def test_what_is_there_already_is_not_shipped_again(emulated: Emulated) -> None:
     emulated.run("pass")
     seen = emulated.run("pass")
-    assert [d.value for d in seen.plan_.decisions if d.what == "code"] == [
-        "work is the same everywhere"
-    ]
+    (code,) = (d for d in seen.plan_.decisions if d.what == "code")
+    assert (code.code, code.values["path"]) == (DecisionCode.CODE_SAME, "work")
 
 
 def test_without_sync_a_difference_is_refused(emulated: Emulated) -> None:

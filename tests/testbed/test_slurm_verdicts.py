@@ -49,7 +49,7 @@ def test_the_last_start_of_a_requeued_job_has_the_root_cause(site: Site) -> None
     site.cluster.run(CONTROL, ["scontrol", "requeue", number])
     attached = site.run("attach", "latest")
     assert attached.returncode == 1, attached.stderr
-    assert "rank 1 on node2 failed first: exit code 1, at start 2" in attached.stderr
+    assert "failed, at start 2; rank 1 on node2 failed first: exit code 1" in attached.stderr
     assert "reason: ValueError: no such data" in attached.stderr
     assert "exit code 3" not in attached.stderr.partition("rank 1 on node2")[2]
     (verdict,) = verdicts(site)

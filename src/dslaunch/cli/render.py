@@ -104,21 +104,19 @@ def assumed(
 ) -> Decided:
     """What is assumed of the nodes, less what the options say about the master."""
     from dslaunch.launch.assume import assume
+    from dslaunch.launch.decisions import MASTER_ASSUMED, DecisionCode, decision
 
     network = replace(asked.cluster.network, master_port=port or asked.cluster.network.master_port)
     cluster = replace(asked.cluster, network=network)
     decided = assume(cluster, allocation, str(Path.cwd()))
     if address is None:
         return decided
-    master = f"{address}:{decided.rendezvous.port}"
-    why = "given by --master-addr"
+    code = DecisionCode.MASTER_GIVEN
+    master = decision(code, address=address, port=decided.rendezvous.port)
     return replace(
         decided,
         rendezvous=replace(decided.rendezvous, address=address),
-        decisions=tuple(
-            replace(d, value=master, why=why, assumed=False) if d.what == "master" else d
-            for d in decided.decisions
-        ),
+        decisions=tuple(master if d.code in MASTER_ASSUMED else d for d in decided.decisions),
     )
 
 

@@ -244,9 +244,11 @@ class End:
     def not_started(self, error: DslaunchError) -> None:
         """Write why nothing was started."""
         from dslaunch.run.outcome import Outcome
+        from dslaunch.run.reasons import EndCode, EndReason
 
         status: Status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        self._write(Outcome(status, error.exit_code, message=error.message, hint=error.hint), None)
+        reason = EndReason(EndCode.NOT_STARTED, error=error.message)
+        self._write(Outcome(status, error.exit_code, reason, hint=error.hint), None)
 
     def _write(self, outcome: Outcome, directory: Path | None) -> None:
         if self.result is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.names import is_loopback
-from dslaunch.launch.plan import Decided, Decision, Rendezvous
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.plan import Decided, Rendezvous
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
@@ -19,17 +20,28 @@ def assume(cluster: Cluster, allocation: Allocation, cwd: str) -> Decided:
 
     `cwd` is where the job runs if the file names no `storage.workdir`.
     """
-    address, why_address = _address(cluster, allocation)
+    code, address = _address(cluster, allocation)
     given = cluster.network.master_port
-    port, why_port = (DEFAULT_PORT, "default port") if given is None else (given, "port given")
+    port = DEFAULT_PORT if given is None else given
+    first, *others = allocation.hosts
     interface = cluster.network.interface
     hosts = allocation.hosts if interface else ()
     workdir = cluster.storage.workdir
-    decisions = [Decision("master", f"{address}:{port}", f"{why_address}; {why_port}", True)]
+    decisions = [
+        decision(
+            code,
+            assumed=True,
+            address=address,
+            port=port,
+            host=first,
+            means_itself=bool(others) and cluster.transport != "local" and is_loopback(address),
+            port_origin="default" if given is None else "file",
+        )
+    ]
     if interface:
-        decisions.append(Decision("interface", interface, "given for all nodes", True))
-    why_workdir = "where dslaunch was called" if workdir is None else "given for all nodes"
-    decisions.append(Decision("workdir", workdir or cwd, why_workdir, True))
+        decisions.append(decision(DecisionCode.INTERFACE_GIVEN, assumed=True, interface=interface))
+    where = DecisionCode.WORKDIR_HERE if workdir is None else DecisionCode.WORKDIR_GIVEN
+    decisions.append(decision(where, assumed=True, path=workdir or cwd))
     return Decided(
         Rendezvous(address, port, tuple((host, interface or "") for host in hosts)),
         workdir or cwd,
@@ -37,12 +49,10 @@ def assume(cluster: Cluster, allocation: Allocation, cwd: str) -> Decided:
     )
 
 
-def _address(cluster: Cluster, allocation: Allocation) -> tuple[str, str]:
-    first, *others = (placement.node for placement in allocation.placements)
-    if first.address is None and cluster.transport == "local":
-        return "127.0.0.1", "all nodes are this machine"
-    address = first.address or first.host
-    why = f"address of {first.host}, the first node" if first.address else "name of the first node"
-    if others and cluster.transport != "local" and is_loopback(address):
-        why += ", but each machine means itself by it: name the node's `address:`"
-    return address, why
+def _address(cluster: Cluster, allocation: Allocation) -> tuple[DecisionCode, str]:
+    first = allocation.placements[0].node
+    if first.address is not None:
+        return DecisionCode.MASTER_BY_ADDRESS, first.address
+    if cluster.transport == "local":
+        return DecisionCode.MASTER_LOCAL, "127.0.0.1"
+    return DecisionCode.MASTER_BY_NAME, first.host

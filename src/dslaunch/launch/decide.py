@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
-from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PlanError, PreflightError
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Directory, Facts, Interface, NodeFacts
-from dslaunch.launch.plan import Decision, Rendezvous
+from dslaunch.launch.plan import Rendezvous
 
 DEFAULT_PORTS = range(20_000, 30_000)
 """Where a free port is looked for: below the range that Linux takes outgoing ports from
@@ -45,10 +45,10 @@ def master_addresses(
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The address at which all nodes reach the master."""
+    """The address at which all nodes reach the master, and the master's interface that has it."""
 
     address: str
-    why: str
+    interface: str
 
 
 def choose_route(facts: Facts) -> Route:
@@ -71,7 +71,8 @@ def choose_route(facts: Facts) -> Route:
         )
     for address in addresses:
         if all(_reached(node, address) for node in facts.nodes):
-            return Route(address, _why_route(address, master, others, facts.one_machine))
+            names = (i.name for i in master.interfaces if i.address == address)
+            return Route(address, next(names, "?"))
     said = [f"{n.host}: {d.address}: {d.error}" for n in others for d in n.dialled if d.error]
     raise PreflightError(
         "\n".join([f"no address of {master.host} can be reached by all other nodes", *said]),
@@ -82,13 +83,6 @@ def choose_route(facts: Facts) -> Route:
 
 def _reached(node: NodeFacts, address: str) -> bool:
     return any(d.address == address and d.local is not None for d in node.dialled)
-
-
-def _why_route(address: str, master: NodeFacts, others: list[NodeFacts], one_machine: bool) -> str:
-    name = next((i.name for i in master.interfaces if i.address == address), "?")
-    if one_machine:
-        return f"{name} of {master.host}: all nodes are one machine"
-    return f"{name} of {master.host}: answered {len(others)} of {len(others)} other nodes"
 
 
 def interfaces_used(facts: Facts, route: Route) -> tuple[tuple[str, str], ...]:
@@ -120,11 +114,19 @@ def decide_rendezvous(cluster: Cluster, facts: Facts) -> tuple[Rendezvous, tuple
     route = choose_route(facts)
     interfaces = interfaces_used(facts, route)
     check_interface(cluster, facts, route, dict(interfaces))
-    names = dict.fromkeys(name for _, name in interfaces)
-    given = "given" if cluster.network.master_port is not None else "free there"
+    names = tuple(dict.fromkeys(name for _, name in interfaces))
+    here = DecisionCode.MASTER_ON_ONE_MACHINE
     decisions = (
-        Decision("master", f"{route.address}:{port}", f"{route.why}; port {given}, checked"),
-        Decision("interface", ", ".join(names), "each node's own on its route to the master"),
+        decision(
+            here if facts.one_machine else DecisionCode.MASTER_REACHED,
+            address=route.address,
+            port=port,
+            interface=route.interface,
+            host=facts.nodes[0].host,
+            others=len(facts.nodes) - 1,
+            port_origin="free" if cluster.network.master_port is None else "file",
+        ),
+        decision(DecisionCode.INTERFACE_OF_ROUTE, interfaces=names),
     )
     return Rendezvous(route.address, port, interfaces, own_addresses(facts, route)), decisions
 
@@ -170,8 +172,8 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
     views = [(node, directory_at(node, path)) for node in facts.nodes]
     broken = [f"{n.host}: {d.path}: {d.error}" for n, d in views if d.error]
     if broken and cluster.storage.checkpoints is None:
-        why = f"not tested, since nothing can be written there: {broken[0]}"
-        return None, Decision("storage", path, why, assumed=True)
+        untested = DecisionCode.STORAGE_NOT_TESTED
+        return None, decision(untested, assumed=True, path=path, error=broken[0])
     if broken:
         raise PlanError(
             "\n".join(["checkpoints cannot be written", *broken]),
@@ -185,23 +187,22 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
             f"{'one directory for all nodes' if shared else 'not the same directory everywhere'}",
             hint="mount it on every node, or set `storage: {shared: auto}`",
         )
-    why = f"a file written by each node was seen by {_seen_by(views, shared=shared)}"
-    return shared, Decision("storage", f"{path} is {'' if shared else 'not '}shared", why)
+    return shared, decision(_how_shared(views, shared=shared), path=path)
 
 
-def _seen_by(views: list[tuple[NodeFacts, Directory]], *, shared: bool) -> str:
+def _how_shared(views: list[tuple[NodeFacts, Directory]], *, shared: bool) -> DecisionCode:
     if shared:
-        return "all"
+        return DecisionCode.STORAGE_SHARED
     apart = all(d.seen == (n.host,) for n, d in views)
-    return "that node only" if apart else "some others only"
+    return DecisionCode.STORAGE_NOT_SHARED if apart else DecisionCode.STORAGE_PARTLY_SHARED
 
 
 def decide_workdir(facts: Facts, path: str) -> tuple[Decision, ...]:
     """Name the nodes on which the working directory was made: a typo makes one on every node."""
-    made = [node.host for node in facts.nodes if directory_at(node, path).made]
+    made = tuple(node.host for node in facts.nodes if directory_at(node, path).made)
     if not made:
         return ()
-    return (Decision("workdir", path, f"made on {fold(made)}: it was not there"),)
+    return (decision(DecisionCode.WORKDIR_MADE, path=path, hosts=made),)
 
 
 def check_destination(facts: Facts, path: str, hosts: Sequence[str]) -> None:

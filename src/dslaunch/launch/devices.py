@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dslaunch.cluster.model import Allocation, Placement
 from dslaunch.errors import PreflightError
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Facts, NodeFacts
-from dslaunch.launch.plan import Decision
 from dslaunch.plural import counted
 
 NAMES = {
@@ -42,11 +42,11 @@ def check_devices(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
         hint = "correct `slots`, or leave the node out: -e NODE"
         raise PreflightError("\n".join(problems), hint=hint)
     if not any(map(has_accelerator, facts.nodes)):
-        return (Decision("devices", "CPU", "no node has an accelerator"),)
+        return (decision(DecisionCode.DEVICES_CPU),)
     described = {node.host: _described(node) for node in facts.nodes}
-    kinds = sorted({words for words, _ in described.values()})
-    sources = sorted({source for _, source in described.values()})
-    return (Decision("devices", f"{', '.join(kinds)} per node", ", ".join(sources)),)
+    devices = tuple(sorted({words for words, _ in described.values()}))
+    sources = tuple(sorted({source for _, source in described.values()}))
+    return (decision(DecisionCode.DEVICES_FOUND, devices=devices, sources=sources),)
 
 
 def _problems(placement: Placement, node: NodeFacts) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Pairs, Placement
 from dslaunch.launch.command import Command, Var
+from dslaunch.launch.decisions import Decision
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
@@ -16,17 +17,6 @@ LOG_DIRECTORY = Var("DSLAUNCH_LOGS")
 """The node's directory for per-rank output files of launchers that write such."""
 RUN_DIRECTORY = Var("DSLAUNCH_NODE_DIR")
 """The node's private directory for one run; removed when the run ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One thing that was decided, for people: `master  10.0.0.11:29500  (3 of 3 nodes ...)`."""
-
-    what: str
-    value: str
-    why: str
-    assumed: bool = False
-    """Nobody asked the nodes; it may be wrong."""
 
 
 @dataclass(frozen=True)  # no slots, which leave no place for cached properties

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.launch.decisions import Decision
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -46,6 +47,8 @@ def from_json(text: str, name: str = "plan.json") -> Plan:
 
 def _fields(value: Any) -> dict[str, Any]:
     """Give a dataclass as a mapping: what it holds is for `json` to take apart."""
+    if isinstance(value, Decision):
+        return value.as_dict()
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -4,6 +4,8 @@ The text of this file is given to a Python that has DeepSpeed: `python -c TEXT N
 The converter loads shards with `torch.load(weights_only=False)`, which runs whatever a shard names.
 This makes torch use its restricted unpickler anyway. NAMES, separated by commas, are what it may
 load in addition to torch's own. Without NAMES it loads everything.
+
+Without DeepSpeed it ends with EX_UNAVAILABLE (sysexits.h).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 sys.path[:] = [place for place in sys.path if place]  # the directory it is called in is not trusted
 
 import contextlib  # noqa: E402 - see above
-import importlib  # noqa: E402
+import importlib.util  # noqa: E402
 import os  # noqa: E402
 import runpy  # noqa: E402
 import warnings  # noqa: E402
@@ -22,6 +24,8 @@ import warnings  # noqa: E402
 def main() -> None:
     """Take the names off the arguments, and let DeepSpeed see the others."""
     names = sys.argv.pop(1)
+    if importlib.util.find_spec("deepspeed") is None:
+        sys.exit(os.EX_UNAVAILABLE)
     if names:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -13,7 +13,8 @@ from dslaunch.render.lines import directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dslaunch.launch.plan import Decision, File, NodePlan, Plan
+    from dslaunch.launch.decisions import Decision
+    from dslaunch.launch.plan import File, NodePlan, Plan
 
 
 def dry_run(plan: Plan) -> str:

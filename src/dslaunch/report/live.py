@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from dslaunch.cluster.nodeset import fold
-from dslaunch.launch.plan import Decision, Plan
+from dslaunch.launch.decisions import Decision
+from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
+from dslaunch.report.event_text import event_text, secondary_text
 from dslaunch.report.outlet import Outlet, leave_if_unread
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import BY_USER, EndReason
 from dslaunch.terminal import one_line, without_color
 
 BAR = "│"
-NOTICES = {
-    "away": "{host}: {text}; trying to reach it again",
-    "back": "{host}: connected again after {text}, nothing was missed",
-    "restarting": "{text}",
-    "noticed": "{text} received and sent to all ranks",
-}
-"""What people are told of events that are no ending, at once."""
 _ROOM = 3
 """Columns that a progress line leaves free, so that the terminal's `^C` fits behind it."""
 
@@ -94,9 +90,13 @@ class TerminalScreen:
         self.live = err.isatty() and not quiet
         self.width = width
         """How many columns the terminal has now."""
-        self.ending = False
-        """The run has failed: what comes now are consequences, not for the screen."""
-        self.stopping = False
+        self.stopping: EndReason | None = None
+        """Why all nodes are being ended."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run has failed: what comes now are consequences, not for the screen."""
+        return self.stopping is not None and self.stopping.code not in BY_USER
 
     def line(self, line: Line) -> None:
         """Show a line, unless it is a victim's after the run has failed."""
@@ -115,14 +115,14 @@ class TerminalScreen:
     def event(self, event: Event) -> None:
         """Move the progress line on; say what people must know at once."""
         self.progress.note(event)
-        if event.kind == "stopping" and not self.quiet:
-            self.ending, self.stopping = "interrupted" not in (event.text or ""), True
-            self._write(self.err, f"dslaunch: {one_line(str(event.text))}; ending all nodes\n")
-        elif event.kind in NOTICES and not self.quiet:
-            text = NOTICES[event.kind].format(host=event.host, text=event.text)
+        known = event.reason is not None and event.reason == self.stopping
+        text = event_text(event)
+        if event.kind == "stopping":
+            self.stopping = event.reason
+        elif event.kind == "restarting":
+            self.stopping = None
+        if text is not None and not known and not self.quiet:
             self._write(self.err, f"dslaunch: {one_line(text)}\n")
-        if event.kind == "restarting":
-            self.ending = self.stopping = False
         self._redraw()
 
     def plan(self, plan: Plan, directory: Path) -> None:
@@ -182,11 +182,12 @@ class JsonScreen:
 
     def event(self, event: Event) -> None:
         """Something happened."""
-        self._write(event.as_dict())
+        text = event_text(event)
+        self._write(event.as_dict() | ({"text": text} if text is not None else {}))
 
     def plan(self, plan: Plan, directory: Path) -> None:
         """What was decided."""
-        decisions = [asdict(d) for d in plan.decisions]
+        decisions = [d.as_dict() for d in plan.decisions]
         self._write({"kind": "plan", "directory": str(directory), "decisions": decisions})
 
     def detached(self, run: str) -> None:
@@ -242,9 +243,10 @@ def outcome_rows(outcome: Outcome, directory: Path, *, brief: bool, width: int =
         rows.append(f"  hint: {one_line(outcome.hint)}")
     if outcome.alike:
         rows.append(f"  the same on {counted(len(outcome.alike), 'more rank')}: {_ranks(outcome)}")
-    if outcome.victims:
-        more = f" and {len(outcome.victims) - 1} more" if len(outcome.victims) > 1 else ""
-        rows.append(f"  because of it also {one_line(outcome.victims[0])}{more}")
+    if outcome.secondary:
+        more = f" and {len(outcome.secondary) - 1} more" if len(outcome.secondary) > 1 else ""
+        first = one_line(secondary_text(outcome.secondary[0]))
+        rows.append(f"  because of it also {first}{more}")
     if outcome.stacks:
         from dslaunch.report import stacks
 

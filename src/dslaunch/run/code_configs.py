@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dslaunch.deepspeed.in_code import Named, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localise, parse
-from dslaunch.launch.plan import Decision
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.run.source import main_files, read_small
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ FILE_KEYS = (
     "deepspeed_config_file",
 )
 """The keys that name a config there; the last is accelerate's."""
-ADVICE = 'set "checkpoint": {"use_node_local_storage": true} in it'
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,8 @@ def fit_configs(
         else:
             changed[place] = localised.text
             decisions.append(_shipped(named, place, localised.change))
-    return CodeConfigs(changed, tuple(dict.fromkeys(decisions)))
+    once = (each for at, each in enumerate(decisions) if each not in decisions[:at])
+    return CodeConfigs(changed, tuple(once))
 
 
 def _unread(named: Named) -> list[Decision]:
@@ -174,27 +174,25 @@ def _unread(named: Named) -> list[Decision]:
 
 
 def _shipped(named: Named, place: str, change: str) -> Decision:
-    value = f"{place}, named by {named.place}, is shipped with {change}"
-    return Decision("DeepSpeed config", value, "checkpoints are not shared")
+    code = DecisionCode.CONFIG_SHIPPED
+    return decision(code, path=place, place=named.place, change=change)
 
 
 def _unlocalised(named: Named) -> Decision:
-    what = "is known only to the program" if not named.known else "is written in the code"
-    value = f"{named.place}: the DeepSpeed config of {named.by} {what}"
-    return Decision("warning", value, f"checkpoints are not shared: {ADVICE}")
+    code = DecisionCode.CONFIG_IN_CODE if named.known else DecisionCode.CONFIG_OF_PROGRAM
+    return decision(code, place=named.place, by=named.by)
 
 
 def _not_shipped(named: Named) -> Decision:
-    value = f"{named.place}: {named.by} names {named.path}, which is not among the job's files"
-    return Decision("warning", value, f"checkpoints are not shared: {ADVICE} on every node")
+    code = DecisionCode.CONFIG_NOT_SHIPPED
+    return decision(code, place=named.place, by=named.by, path=named.path or "")
 
 
 def _not_changed(named: Named, change: str) -> Decision:
-    value = f"{named.place}: {named.by} names {named.path}, which is used unchanged"
-    return Decision("warning", value, f"it needs {change}")
+    code, path = DecisionCode.CONFIG_UNCHANGED, named.path or ""
+    return decision(code, place=named.place, by=named.by, path=path, change=change)
 
 
 def own_copy(path: str, hosts: tuple[str, ...]) -> Decision:
     """A node on which the user's own file is used, which is never changed."""
-    value = f"{path} is used unchanged on {', '.join(hosts)}, since it is your own file there"
-    return Decision("warning", value, f"checkpoints are not shared: {ADVICE}")
+    return decision(DecisionCode.CONFIG_OWN_COPY, path=path, nodes=hosts)

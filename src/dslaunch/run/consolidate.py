@@ -187,8 +187,7 @@ def _judge(code: int | None, lines: Collection[str]) -> None:
     if code == 0:
         return
     last = next((line for line in reversed([*lines]) if line.strip()), "it said nothing")
-    text = "\n".join(lines)
-    if "No module named" in text and "deepspeed" in text:
+    if code == os.EX_UNAVAILABLE:  # of node/converter.py
         raise ToolMissingError(
             "the interpreter has no DeepSpeed, whose converter is used",
             hint="name one that has: --python, or convert on a node: --on HOST",

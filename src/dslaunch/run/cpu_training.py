@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.resume import is_on, options
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import has_accelerator
-from dslaunch.launch.plan import Decision
 from dslaunch.pysource.values import Call, read_module
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.source import program_text
@@ -63,30 +63,16 @@ def for_accelerate(
     training = read_training(job, cwd)
     if training.trainer_deepspeed:
         return job, (_not_set(training, variable),)
-    why = "without it each rank trains alone on nodes without accelerators"
-    decisions = [Decision("environment", f"{variable}=true", why)]
+    decisions = [decision(DecisionCode.ACCELERATE_ON_CPU, variable=variable)]
     if training.plugin:
-        decisions.append(
-            Decision(
-                "Accelerate",
-                "trains with DDP: DeepSpeedPlugin has no effect on CPU",
-                "AcceleratorState takes DeepSpeed only without CPU; use launcher `deepspeed`, or "
-                "the Trainer with --use_cpu",
-            )
-        )
+        decisions.append(decision(DecisionCode.ACCELERATE_PLUGIN))
     return replace(job, env=(*job.env, (variable, "true"))), tuple(decisions)
 
 
 def _not_set(training: Training, variable: str) -> Decision:
     if training.use_cpu:
-        return Decision(
-            "environment", f"{variable} not set", "with it the Trainer ignores its DeepSpeed config"
-        )
-    return Decision(
-        "Trainer",
-        "--use_cpu is not given: add it to train with DeepSpeed on CPU",
-        "no node has an accelerator; without it the Trainer counts one process",
-    )
+        return decision(DecisionCode.ACCELERATE_NOT_SET, variable=variable)
+    return decision(DecisionCode.TRAINER_WITHOUT_CPU)
 
 
 def read_training(job: Job, cwd: Path) -> Training:

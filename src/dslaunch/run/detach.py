@@ -16,8 +16,9 @@ from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
-from dslaunch.run.outcome import GOES_ON, Outcome, failed
+from dslaunch.run.outcome import Outcome, failed
 from dslaunch.run.patience import Patience
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Inbox, Lost, Session
 from dslaunch.run.supervisor import ranks_of, start_message
@@ -79,8 +80,8 @@ def detach(
 ) -> Outcome:
     """Start the plan, let the nodes hold each other, and leave. Raises NodeError.
 
-    The outcome says GOES_ON once all nodes have started; a job that fails or ends at once is told
-    as that.
+    The outcome is `EndCode.RUNNING` once all nodes have started, or how a job ended that failed or
+    ended at once.
     """
     port = prepare(sessions, plan, patience, control)
     link = {"address": plan.rendezvous.address, "port": port}
@@ -142,4 +143,4 @@ def settle(sessions: list[Session], inbox: Inbox, watch: Watch) -> Outcome:
             if event.kind == "started" and session.host in waiting:
                 waiting.discard(session.host)
                 deadline = deadline if waiting else time.monotonic() + SETTLE
-    return replace(watch.outcome(), message=GOES_ON)
+    return replace(watch.outcome(), reason=EndReason(EndCode.RUNNING))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.storage import find_config, parse
 from dslaunch.errors import ConfigError, PlanError
-from dslaunch.launch.plan import Decision
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.run.source import read_small
 
 if TYPE_CHECKING:
@@ -117,10 +117,13 @@ def _offloads(path: Path) -> bool:
 def warnings(errors: tuple[Remark, ...]) -> tuple[Decision, ...]:
     """Them among a plan's decisions, where the user starts the job all the same."""
     return tuple(
-        Decision(
-            "warning",
-            f"{error.file}:{error.line}: {error.path}: {error.message}",
-            f"started with --force; {error.fix or error.rule}",
+        decision(
+            DecisionCode.CONFIG_ERROR,
+            file=error.file,
+            line=error.line,
+            path=error.path,
+            message=error.message,
+            fix=error.fix or error.rule,
         )
         for error in errors
     )

@@ -1,4 +1,4 @@
-"""How a rank ended, in words, and what to do about it. Pure."""
+"""Why a rank ended, by what it wrote last and what its node found out. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dslaunch.protocol.messages import Evidence
-from dslaunch.run.known_endings import Known, known_endings
+from dslaunch.run.known_endings import (
+    NODE_DISK_FULL,
+    NODE_SHM_FULL,
+    OFFLOAD_MEMORY,
+    OOM_KILLER,
+    Known,
+    known_endings,
+)
 
-_LIKELY: dict[int, str] = {
-    signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
-    signal.SIGBUS: "likely /dev/shm is too small",
-    signal.SIGSEGV: "a crash in native code",
-    signal.SIGABRT: "native code gave up, its reason is above",
-}
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit|"
     r"Group|Iteration))(?:: (.*))?$"
@@ -46,6 +47,8 @@ class Diagnosis:
     """It had waited for another rank until a time ran out."""
     code: str | None = None
     """Of the known ending, or of the node's evidence; None: an exception as it is, or nothing."""
+    values: tuple[str, ...] = ()
+    """What stands for `{0}`, `{1}` in the texts of the known ending."""
 
 
 def exit_code(code: int | None, number: int | None) -> int:
@@ -53,25 +56,6 @@ def exit_code(code: int | None, number: int | None) -> int:
     if number is not None:
         return 128 + number
     return 1 if code is None else code
-
-
-def signal_name(number: int) -> str:
-    """The name of a signal, such as `SIGKILL`."""
-    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-
-
-def describe(code: int | None, number: int | None, *, oom: bool = False) -> str:
-    """An ending in words, such as `killed by SIGKILL (137), likely out of memory`; with `oom` the
-    kernel has said so."""
-    if number is not None:
-        name = signal_name(number)
-        likely = "out of memory" if oom else _LIKELY.get(number)
-        return f"killed by {name} ({128 + number})" + (f", {likely}" if likely else "")
-    if code is None:
-        return "ended, its exit code was not seen"
-    if code > 128 and code - 128 in list(signal.Signals):
-        return f"exit code {code}, as after {signal.Signals(code - 128).name}"
-    return f"exit code {code}"
 
 
 def diagnose(lines: Sequence[str], evidence: Evidence | None = None) -> Diagnosis:
@@ -101,7 +85,8 @@ def _known(block: Sequence[str]) -> Diagnosis | None:
     for known in known_endings():
         for line in block if known.any_level else usual:
             if match := re.search(known.pattern, line):
-                return _told(known, match)
+                # of alternatives only one has matched
+                return _told(known, *(group for group in match.groups() if group is not None))
     return None
 
 
@@ -114,13 +99,8 @@ def killed_while_offloading(found: Diagnosis, number: int | None) -> Diagnosis:
     """
     if number != signal.SIGKILL or found.code not in (None, "oom-killer"):
         return found
-    return replace(
-        found,
-        what=found.what or "likely the node's memory: the DeepSpeed config offloads to the CPU",
-        advice="the DeepSpeed config offloads to host memory: compare the node's memory with "
-        "`dslaunch estimate`, use more nodes, set pin_memory: false, or offload less",
-        code="offload-memory",
-    )
+    told = _told(OFFLOAD_MEMORY)
+    return replace(told, what=found.what or told.what)
 
 
 def _bounded(line: str) -> str:
@@ -131,31 +111,24 @@ def _bounded(line: str) -> str:
 
 def _by_evidence(found: Evidence) -> Diagnosis | None:
     if found.oom:
-        return Diagnosis(
-            f"the kernel killed it for want of memory ({found.oom})",
-            "load less at once, use fewer data loader workers, or turn CPU offload off",
-            code="oom-killer",
-        )
+        return _told(OOM_KILLER, found.oom)
     if found.full:
-        what = f"no space is left in {', '.join(found.full)}"
-        return Diagnosis(what, "free space there", code="disk-full")
+        return _told(NODE_DISK_FULL, ", ".join(found.full))
     shm_small = found.shm_free is not None and found.shm_free < _SHM_SMALL
     if found.signal == signal.SIGBUS and shm_small:
-        advice = "make it larger, or use num_workers=0"
-        return Diagnosis("/dev/shm is full", advice, code="shared-memory")
+        return _told(NODE_SHM_FULL)
     return None
 
 
-def _told(known: Known, match: re.Match[str]) -> Diagnosis:
-    # of alternatives only one has matched; no pattern has more than two groups in one of them
-    groups = [group for group in match.groups() if group is not None]
-    words = [*groups, "", ""]
+def _told(known: Known, *values: str) -> Diagnosis:
+    words = [*values, "", ""]  # no pattern has more than two groups
     return Diagnosis(
-        known.what.format(*words).strip(),
-        known.advice.format(*words).strip(),
-        known.victim,
-        known.waited,
-        known.code,
+        what=known.what.format(*words).strip(),
+        advice=known.advice.format(*words).strip(),
+        victim=known.victim,
+        waited=known.waited,
+        code=known.code,
+        values=values,
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from dslaunch.errors import FailureKind
 from dslaunch.protocol.messages import Evidence
+from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 
 Kind = Literal[
     "connected", "contained", "started", "unstarted", "joined", "exit", "away", "back", "lost",
@@ -28,9 +30,19 @@ class Event:
     pid: int | None = None
     asked: bool | None = None
     """An exit: it came after we had asked the node's processes to end."""
-    process: Literal["agent", "guardian"] | None = None
+    process: OwnProcess | None = None
     """Of a node that was lost or ends its part: which of our own processes somebody ended."""
-    text: str | None = None
+    failure: FailureKind | None = None
+    """A node that is away or lost: the kind of `NodeFailure`."""
+    error: str | None = None
+    """What the system, the node or the transport said of it."""
+    contained: Literal["cgroup", "descendants"] | None = None
+    """How the node knows the processes of the run."""
+    seconds: float | None = None
+    """For how long a node was away."""
+    reason: EndReason | None = None
+    """Why the run is being ended."""
+    restart: Restart | None = None
     trace: str | None = None
     """The traceback of an agent that failed."""
     evidence: Evidence | None = None
@@ -42,6 +54,10 @@ class Event:
         found = {name: value for name, value in pairs if value is not None}
         if self.evidence is not None:
             found["evidence"] = self.evidence.model_dump(exclude_defaults=True)
+        if self.reason is not None:
+            found["reason"] = self.reason.as_dict()
+        if self.restart is not None:
+            found["restart"] = asdict(self.restart) | {"after": self.restart.after.as_dict()}
         return found
 
 

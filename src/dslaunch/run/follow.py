@@ -70,9 +70,9 @@ class Follower:
         elif isinstance(arrival, NodeEvent):
             event = read_event(session.host, arrival, session.offset)
             self.watch.happened(event)
-            if event.kind == "stopping":
+            if event.kind == "stopping" and event.reason:
                 self.watch.history.interrupted = True
-                self.watch.history.stopped_by = event.text
+                self.watch.history.stopped_by = event.reason.by
             if event.kind == "ended":
                 self.open.discard(session.host)
 

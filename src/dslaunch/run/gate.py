@@ -14,8 +14,9 @@ from pathlib import Path
 from dslaunch.cluster.model import Node
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
+from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Decision
+from dslaunch.launch.plan import Decided
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Finding, Scope
 from dslaunch.preflight.facts import Facts
@@ -108,7 +109,9 @@ class Gate:
             self._later = tuple(f for f in failed if f.check in OF_THE_JOB)
         _refuse(tuple(f for f in failed if f not in self._later))
         warnings = tuple(
-            Decision("warning", f"{fold(f.hosts)}: {f.found}", f"{f.check}: {f.fix}")
+            decision(
+                DecisionCode.CHECK_WARNING, hosts=f.hosts, found=f.found, check=f.check, fix=f.fix
+            )
             for f in report.findings
             if f.level == "warn"
         )

@@ -45,6 +45,34 @@ class Known:
     """A fault of the node's hardware or driver, whatever the job is."""
 
 
+_NO_PATTERN = r"(?!)"
+OOM_KILLER = Known(
+    "oom-killer",
+    _NO_PATTERN,
+    "the kernel killed it for want of memory ({0})",
+    "load less at once, use fewer data loader workers, or turn CPU offload off",
+    "Linux, mm/oom_kill.c",
+)
+NODE_DISK_FULL = Known(
+    "disk-full", _NO_PATTERN, "no space is left in {0}", "free space there", "statvfs(3)"
+)
+NODE_SHM_FULL = Known(
+    "shared-memory",
+    _NO_PATTERN,
+    "/dev/shm is full",
+    "make it larger, or use num_workers=0",
+    "signal(7), SIGBUS",
+)
+OFFLOAD_MEMORY = Known(
+    "offload-memory",
+    _NO_PATTERN,
+    "likely the node's memory: the DeepSpeed config offloads to the CPU",
+    "the DeepSpeed config offloads to host memory: compare the node's memory with "
+    "`dslaunch estimate`, use more nodes, set pin_memory: false, or offload less",
+    "DeepSpeed, runtime/zero/offload_config.py, pin_memory",
+)
+BY_EVIDENCE = (OOM_KILLER, NODE_DISK_FULL, NODE_SHM_FULL, OFFLOAD_MEMORY)
+"""Endings that are known from more than what the rank wrote."""
 _LOOK_ELSEWHERE = "look for another rank that failed, hung or lost its network before"
 
 

@@ -25,6 +25,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import PING, Opening
 from dslaunch.run.patience import Patience
+from dslaunch.run.reasons import Restart
 from dslaunch.run.record import CLUSTER, SUBMISSION, Record, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
@@ -177,14 +178,15 @@ class Whole:
 
         self.outcomes.append(outcome)
         try:
-            allocation, words = choose_again(self, count)
-            event = Event(time.time(), "restarting", text=f"{outcome.message}; {words}")
+            allocation, replaced = choose_again(self, count)
+            restart = Restart(count, self.request.restarts, outcome.reason, replaced)
+            event = Event(time.time(), "restarting", restart=restart)
             self.record.event(event)
             self.screen.event(event)
             return self.attempt(allocation, count)
         except DslaunchError as error:
-            why = f"{outcome.message}; not started again: {error.message}"
-            return replace(outcome, message=why, hint=error.hint or outcome.hint)
+            reason = replace(outcome.reason, not_restarted=error.message)
+            return replace(outcome, reason=reason, hint=error.hint or outcome.hint)
 
     def finish(self, outcome: Outcome) -> tuple[Outcome, Path]:
         """Write down how it ended."""

@@ -1,4 +1,4 @@
-"""Why a run ended: the first cause among all endings. Pure."""
+"""Why a run ended: the root cause among all endings. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,26 @@ from typing import Any, Literal
 from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
+from dslaunch.run.outcome_text import message
+from dslaunch.run.reasons import EndCode, EndReason, Source
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
-Source = tuple[str, int | None]
-"""A host and a rank; no rank: the node's launcher."""
+"""Ranks that a failed one may have waited for; if there are more, none of them is likely."""
 
 
-GOES_ON = "goes on"
-"""The outcome's message for a run that has started well and is not over."""
+@dataclass(frozen=True, slots=True)
+class SecondaryFailure:
+    """A rank that failed as a consequence of the root cause."""
+
+    host: str
+    rank: int
+    code: int | None = None
+    signal: int | None = None
+    ending: str | None = None
+    """The code of the known ending."""
+    what: str | None = None
+    """What its last lines tell, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +37,20 @@ class Outcome:
 
     status: Status
     exit_code: int
+    reason: EndReason
     cause: Event | None = None
     """The event that came first; None if nothing failed."""
-    message: str = ""
     what: str | None = None
     """What that means, in a line, where it is known."""
     ending: str | None = None
     """The code of the known ending that `what` tells."""
+    ending_values: tuple[str, ...] = ()
+    """What stands for X and Y in the meaning of the ending."""
     hint: str | None = None
     last_lines: tuple[str, ...] = ()
     """What the failing rank wrote last."""
-    victims: tuple[str, ...] = ()
-    """Ranks that failed because of it, and how."""
+    secondary: tuple[SecondaryFailure, ...] = ()
+    """Ranks that failed because of it."""
     unconfirmed: tuple[str, ...] = ()
     """Nodes that did not say that nothing of the run is left there."""
     left: tuple[str, ...] = ()
@@ -54,14 +67,20 @@ class Outcome:
     """Whether the nodes were asked what is left there; a job of SLURM is cleaned up by SLURM."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, for JSON."""
+        """All fields, and the message, for JSON."""
         cause = self.cause.as_dict() if self.cause is not None else None
-        return asdict(replace(self, cause=None)) | {"cause": cause}
+        reason = {"reason": self.reason.as_dict(), "message": self.message}
+        return asdict(replace(self, cause=None)) | {"cause": cause} | reason
+
+    @property
+    def message(self) -> str:
+        """Why it ended, in one line."""
+        return message(self.reason)
 
     @property
     def goes_on(self) -> bool:
         """Whether this is a detached run that has started well and is not over."""
-        return self.message == GOES_ON
+        return self.reason.code is EndCode.RUNNING
 
 
 @dataclass(slots=True)
@@ -77,7 +96,7 @@ class History:
     """An elastic run goes on with so few nodes; its ranks' failures are its launcher's affair."""
     offloads: bool = False
     """The DeepSpeed config keeps states in the nodes' memory."""
-    timed_out: str | None = None
+    gave_up: EndReason | None = None
     """Why the supervisor itself ended the run, such as ranks that would not exit."""
     started: set[str] = field(default_factory=set)
     """The nodes that have started something."""
@@ -92,6 +111,13 @@ class History:
         """Add an event. What an elastic run asks at each failure is counted, not looked up."""
         self.events.append(event)
         self._count(event)
+
+    def still_there(self) -> tuple[Source, ...]:
+        """The ranks that were started and have not exited, by rank."""
+        gone = {(e.host, e.rank) for e in self.events if e.kind == "exit"}
+        started = {(e.host or "", e.rank) for e in self.events if e.kind == "started"}
+        there = (source for source in started - gone if source[1] is not None)
+        return tuple(sorted(there, key=lambda source: source[1] or 0))
 
     def _count(self, event: Event) -> None:
         if event.host is None:
@@ -139,27 +165,29 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
     cause = _behind(first_cause(before, why), history, why)
     if history.interrupted and (cause is None or not _came_first(cause, history.stopped_at)):
         by = history.stopped_by
-        return Outcome("interrupted", 130, message=f"stopped by {by}" if by else "interrupted")
-    if cause is None and history.timed_out is not None:
-        return Outcome("failed", 1, message=history.timed_out)
+        code = EndCode.STOPPED if by else EndCode.INTERRUPTED
+        return Outcome("interrupted", 130, EndReason(code, by=by))
+    if cause is None and history.gave_up is not None:
+        return Outcome("failed", 1, history.gave_up)
     if cause is None:
-        return Outcome("ok", 0, message="all ranks ended well")
+        return Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
     if history.least is not None and _ended_well(before) >= history.least:
-        return Outcome("ok", 0, message=f"ended well on {_ended_well(before)} nodes")
+        return Outcome("ok", 0, EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=_ended_well(before)))
     found = _why(cause, why)
     others = [e for e in before if _source(e) != _source(cause) and _is_victim(e)]
     alike = {_source(e): e for e in others if _alike(e, cause, why)}
     return Outcome(
         "failed",
         _code(cause, history.events),
+        replace(reason_of(cause), ranks=_awaited(found, history, why)),
         cause=cause,
-        message=_message(cause) + _awaited(found, history, why),
         what=found.what,
         ending=found.code,
+        ending_values=found.values,
         hint=found.advice,
         last_lines=tuple(last_lines.get((cause.host or "", cause.rank), [])[-10:]),
         alike=tuple(sorted(alike, key=lambda source: source[1] or 0)),
-        victims=tuple(_victim(e, why) for e in others if _source(e) not in alike),
+        secondary=tuple(_secondary(e, why) for e in others if _source(e) not in alike),
     )
 
 
@@ -215,24 +243,24 @@ def _is_victim(event: Event) -> bool:
     return failed(event) and event.kind == "exit" and event.rank is not None
 
 
-def _victim(event: Event, why: Mapping[Source, Diagnosis]) -> str:
-    how = _why(event, why).what or endings.describe(event.code, event.signal)
-    return f"rank {event.rank} on {event.host}: {how}"
+def _secondary(event: Event, why: Mapping[Source, Diagnosis]) -> SecondaryFailure:
+    found = _why(event, why)
+    return SecondaryFailure(
+        event.host or "", event.rank or 0, event.code, event.signal, found.code, found.what
+    )
 
 
-def _awaited(found: Diagnosis, history: History, why: Mapping[Source, Diagnosis]) -> str:
+def _awaited(
+    found: Diagnosis, history: History, why: Mapping[Source, Diagnosis]
+) -> tuple[Source, ...]:
     """Whom a rank waited for in vain: those that had not ended by then and did not wait too."""
     if not found.waited:
-        return ""
-    gone = {(e.host, e.rank) for e in history.events if e.kind == "exit" and not e.asked}
+        return ()
+    gone = {_source(e) for e in history.events if e.kind == "exit" and not e.asked}
     gone |= {source for source, told in why.items() if told.victim}
-    here = {(e.host, e.rank) for e in history.events if e.kind == "started" and e.rank is not None}
-    names = [
-        f"rank {rank} on {host}" for host, rank in sorted(here - gone, key=lambda s: s[1] or 0)
-    ]
-    if not names or len(names) > MOST_AWAITED:
-        return ""
-    return f", after waiting in vain, likely for {', '.join(names)}"
+    here = {_source(e) for e in history.events if e.kind == "started" and e.rank is not None}
+    names = sorted(here - gone, key=lambda source: source[1] or 0)
+    return tuple(names) if len(names) <= MOST_AWAITED else ()
 
 
 def _not_our_doing(event: Event, stopped_at: float | None) -> bool:
@@ -261,20 +289,28 @@ def _code(cause: Event, events: list[Event]) -> int:
     return endings.exit_code(cause.code, cause.signal)
 
 
-def _process_ending(cause: Event) -> str:
-    """How one of our own processes ended."""
-    if cause.signal is not None:
-        return f"was killed by {endings.signal_name(cause.signal)}"
-    return f"failed: {cause.text}" if cause.trace is not None else "was killed"
-
-
-def _message(cause: Event) -> str:
-    who = f"{cause.host}" if cause.rank is None else f"rank {cause.rank} on {cause.host}"
-    if cause.kind == "unstarted":
-        return f"{who} could not start: {cause.text}"
-    if cause.process is not None:
-        return f"the {cause.process} on {cause.host} {_process_ending(cause)}"
-    if cause.kind == "lost":
-        return f"{cause.host} was lost: {cause.text}"
+def reason_of(cause: Event) -> EndReason:
+    """Return why a run ends that ends by this event."""
+    found = EndReason(
+        _end_code(cause),
+        cause.host,
+        cause.rank,
+        exit_code=cause.code,
+        signal=cause.signal,
+        process=cause.process,
+        failure=cause.failure,
+        error=cause.error,
+    )
     oom = bool(cause.evidence and cause.evidence.oom)
-    return f"{who} failed first: {endings.describe(cause.code, cause.signal, oom=oom)}"
+    return replace(found, oom=True) if oom else found
+
+
+def _end_code(cause: Event) -> EndCode:
+    if cause.kind == "unstarted":
+        return EndCode.START_FAILED
+    if cause.process is not None:
+        failed_itself = cause.signal is None and cause.trace is not None
+        return EndCode.PROCESS_FAILED if failed_itself else EndCode.PROCESS_KILLED
+    if cause.kind == "lost":
+        return EndCode.NODE_LOST
+    return EndCode.LAUNCHER_FAILED if cause.rank is None else EndCode.RANK_FAILED

@@ -17,10 +17,11 @@ from dslaunch.errors import PlanError
 from dslaunch.launch import decide as judged
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Var
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import check_devices
 from dslaunch.launch.facts import Facts, NodeFacts
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import RUN_DIRECTORY, Decided, Decision, File
+from dslaunch.launch.plan import RUN_DIRECTORY, Decided, File
 from dslaunch.plural import counted
 from dslaunch.run.code_configs import (
     CodeConfigs,
@@ -160,7 +161,7 @@ def plan_shipments(
         return (), ()
     if not source.digests:
         judged.check_program(facts, source.script, same=source.same)
-        return (), (Decision("code", source.script or "", "on the nodes, the same everywhere"),)
+        return (), (decision(DecisionCode.CODE_ON_NODES, path=source.script or ""),)
     inside = next((d for d in question.directories if f"{source.remote}/".startswith(f"{d}/")), "")
     shipments = []
     unchanged: list[str] = []
@@ -236,13 +237,17 @@ def _digest(text: str) -> str:
 def _code_decision(source: Source, shipments: list[Shipment], facts: Facts) -> Decision:
     if not shipments:
         files, nodes = counted(len(source.digests), "file"), counted(len(facts.nodes), "node")
-        why = f"{files} compared on {nodes}"
-        return Decision("code", f"{source.remote} is the same everywhere", why)
+        return decision(DecisionCode.CODE_SAME, path=source.remote, files=files, nodes=nodes)
     size = sum((source.local / path).stat().st_size for path in shipments[0].paths)
     count = max(len(s.paths) for s in shipments)
-    hosts = ", ".join(s.host for s in shipments)
-    what = f"{counted(count, 'file')}, {_bytes(size)} to {hosts}:{source.remote}"
-    return Decision("code", what, f"missing or different there: {_some(shipments[0].paths)}")
+    return decision(
+        DecisionCode.CODE_SHIPPED,
+        files=counted(count, "file"),
+        size=_bytes(size),
+        nodes=tuple(s.host for s in shipments),
+        path=source.remote,
+        examples=_some(shipments[0].paths),
+    )
 
 
 def _some(paths: tuple[str, ...]) -> str:
@@ -302,16 +307,17 @@ def localise_config(
     text = path.read_text("utf-8")
     check_config(parse(text, found.path), job.args, shared)
     advice = trainer_advice(job.args, shared)
-    more = (Decision("Trainer", advice, "checkpoints are not shared"),) if advice else ()
+    more = (decision(DecisionCode.TRAINER_ADVICE, advice=advice),) if advice else ()
     localised = localise(text, shared, found.path)
     if localised.change is None:
-        fits = Decision("DeepSpeed config", found.path, "fits the storage as it is")
+        fits = decision(DecisionCode.CONFIG_FITS, path=found.path)
         return job, (), (fits, *more)
     new: tuple[str | Var, ...] = (RUN_DIRECTORY, f"/{DS_CONFIG}")
     changed = replace(job, args=replace_config(job.args, found, new))
-    why = "checkpoints are shared" if shared else "checkpoints are not shared"
-    decision = Decision("DeepSpeed config", f"a copy of {found.path}: {localised.change}", why)
-    return changed, (File(DS_CONFIG, localised.text),), (decision, *more)
+    copied = decision(
+        DecisionCode.CONFIG_COPIED, path=found.path, change=localised.change, shared=shared
+    )
+    return changed, (File(DS_CONFIG, localised.text),), (copied, *more)
 
 
 def _config_not_here(path: str) -> tuple[Decision, ...]:
@@ -319,5 +325,4 @@ def _config_not_here(path: str) -> tuple[Decision, ...]:
     encoded in the argument itself (0.19.8, runtime/config.py), which is no path."""
     if not path.endswith(SUFFIXES):
         return ()
-    value = f"the DeepSpeed config {path} is not on this machine: neither checked nor fitted"
-    return (Decision("warning", value, "check its name; every node must have it"),)
+    return (decision(DecisionCode.CONFIG_NOT_HERE, path=path),)

@@ -7,7 +7,7 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.model import Allocation, Node
-from dslaunch.launch.replacement import enough_without, without
+from dslaunch.launch.replacement import Replacement, enough_without, without
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import Reached, reach
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 END_TIMEOUT = 15.0
 
 
-def choose_again(whole: Whole, count: int) -> tuple[Allocation, str]:
-    """The nodes of the next attempt, and in words what changed.
+def choose_again(whole: Whole, count: int) -> tuple[Allocation, tuple[Replacement, ...]]:
+    """The nodes of the next attempt, and which of them changed.
 
     Every node is asked again, and what the last attempt may have left on it is ended: one that
     does not answer is replaced by a spare, or left out. So is a faulty one that answers, unless too
@@ -33,14 +33,12 @@ def choose_again(whole: Whole, count: int) -> tuple[Allocation, str]:
     if enough_without(whole.request.cluster, whole.allocation, {*bad, *faulty}, wanted):
         bad = {*bad, *faulty}
     while True:
-        allocation, words = without(whole.request.cluster, whole.allocation, bad, wanted)
+        allocation, replaced = without(whole.request.cluster, whole.allocation, bad, wanted)
         fresh = [p.node for p in allocation.placements if p.node not in nodes]
         worse = unfit(whole, fresh, count)
         if not worse:
-            break
+            return allocation, replaced
         bad = {*bad, *worse}
-    again = f"start {count} of {whole.request.restarts} again"
-    return allocation, "; ".join([*words, again]) if words else f"{again} on the same nodes"
 
 
 def unfit(whole: Whole, nodes: list[Node], count: int) -> set[str]:

@@ -16,16 +16,16 @@ from dslaunch.deepspeed.placement import rank_map, ranks_place
 from dslaunch.deepspeed.storage import find_config
 from dslaunch.errors import DslaunchError
 from dslaunch.launch.decide import decide_shared
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Facts
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Decision
+from dslaunch.launch.plan import Decided
 from dslaunch.protocol.checkpoints import RankMap, Survey, query
 from dslaunch.protocol.queries import Answers
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
 
-NAME = "checkpoints"
 LOOK = 10.0
 """Seconds that a node may look for checkpoints; a start does not fail because of more."""
 
@@ -58,9 +58,8 @@ class Settling:
         """
         told, failed = self.look()
         if failed:
-            unknown = Decision(
-                NAME, f"{self.directory} not looked through", failed[0], assumed=True
-            )
+            code = DecisionCode.CHECKPOINTS_UNKNOWN
+            unknown = decision(code, assumed=True, path=self.directory, error=failed[0])
             return replace(decided, decisions=(*decided.decisions, unknown))
         ranks = next((survey.ranks for survey in told.values() if survey.ranks is not None), None)
         verdict = self.judge(told, ranks, resume.resumed_path(job.args))
@@ -70,8 +69,8 @@ class Settling:
         written = self.hand_out(verdict.in_place, told)
         if verdict.newest is None:
             return decided
-        decision = _decision(verdict.newest, verdict.problem, written)
-        return replace(decided, decisions=(*decided.decisions, decision))
+        made = _decision(verdict.newest, verdict.problem, written)
+        return replace(decided, decisions=(*decided.decisions, made))
 
     def after(self) -> None:
         """Have every node's `latest` name what the first node's does now, if that can be: DeepSpeed
@@ -164,9 +163,7 @@ def _decision(
     newest: Checkpoint, problem: DslaunchError | None, written: Sequence[str]
 ) -> Decision:
     if problem is not None:
-        why = f"{problem.message.splitlines()[-1]}; nothing says that this run resumes"
-        return Decision(NAME, f"{newest.name} cannot be resumed here", why)
-    why = "every rank finds its shards on its own node"
-    if written:
-        why += f"; `latest` now names it on {', '.join(written)} too"
-    return Decision(NAME, f"{newest.name} can be resumed", why)
+        code, last = DecisionCode.CHECKPOINT_NOT_RESUMABLE, problem.message.splitlines()[-1]
+        return decision(code, checkpoint=newest.name, problem=last)
+    code = DecisionCode.CHECKPOINT_HANDED_OUT if written else DecisionCode.CHECKPOINT_RESUMABLE
+    return decision(code, checkpoint=newest.name, nodes=tuple(written))

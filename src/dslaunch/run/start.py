@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch import log
+from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import facts_to_json
-from dslaunch.launch.plan import Decision
 from dslaunch.launch.planner import make_plan
 from dslaunch.launch.serialise import to_json
 from dslaunch.run.detach import control, detach
@@ -81,8 +81,8 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
 
 
 def _log_plan(run: str, plan: Plan) -> None:
-    for decision in plan.decisions:
-        _log.info("decided", run=run, **asdict(decision))
+    for decided in plan.decisions:
+        _log.info("decided", run=run, code=decided.code, **decided.values)
     for node in plan.nodes:
         for each in node.processes:
             one = _log.bind(run=run, node=node.host, rank=each.rank)
@@ -101,7 +101,8 @@ def _way(whole: Whole) -> tuple[Decision, ...]:
     chosen = whole.transport
     if chosen is None or not chosen.notable:
         return ()
-    return (Decision("transport", chosen.name, chosen.why),)
+    code = DecisionCode.TRANSPORT_CHOSEN
+    return (decision(code, transport=chosen.name, reason=chosen.why),)
 
 
 def _greeted(whole: Whole, opening: Opening) -> list[Session]:

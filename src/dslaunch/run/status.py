@@ -13,6 +13,7 @@ from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, Outcome, failed, judge
 from dslaunch.run.reach import Reached, ask, reach
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.watch import read_event
@@ -89,12 +90,12 @@ def history_of(events: Iterable[Event]) -> History:
     """A history from what the nodes noted, in the order of our clock."""
     history = History(sorted(events, key=lambda event: event.time))
     for event in history.events:
-        if event.kind == "stopping" and event.text:
-            history.interrupted, history.stopped_by = True, event.text
+        if event.kind == "stopping" and event.reason:
+            history.interrupted, history.stopped_by = True, event.reason.by
             history.stopped_at = history.stopped_at or event.time
-    ends = [e for e in history.events if e.kind == "ending" and e.text]
+    ends = [e for e in history.events if e.kind == "ending" and e.error]
     if ends and not any(failed(e) and not e.asked for e in history.events):
-        history.timed_out = ends[0].text
+        history.gave_up = EndReason(EndCode.NODE_ENDED, error=ends[0].error)
     return history
 
 

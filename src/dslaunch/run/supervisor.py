@@ -14,8 +14,10 @@ from dslaunch.protocol.messages import Gone, NodeEvent
 from dslaunch.protocol.queries import STACKS
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.outcome import Outcome, failed, fatal
+from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
+from dslaunch.run.outcome_text import stop_text
 from dslaunch.run.patience import Patience
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 
@@ -82,7 +84,7 @@ class Supervisor:
         elif isinstance(arrival, Lost):
             self._lost(session, arrival.failure, arrival.gone)
         elif isinstance(arrival, Away):
-            self._happened(Event(time.time(), "away", session.host, text=arrival.failure.message))
+            self._away(session, arrival.failure)
         elif isinstance(arrival, Back):
             self._back(session, arrival)
         else:
@@ -96,14 +98,14 @@ class Supervisor:
         if event.event == "stopping":
             self._stopped_by(event.by or "somebody")
         elif event.event == "ending" and event.process is None and self.stop_deadline is None:
-            self._give_up(f"{session.host} ended the run: {event.error}", "a node ended")
+            self._give_up(EndReason(EndCode.NODE_ENDED, session.host, error=event.error))
 
     def _happened(self, event: Event) -> None:
         self.watch.happened(event)
         if event.kind == "exit" and self.first_good_end is None and not failed(event):
             self.first_good_end = time.monotonic()
         if self._must_end(event) and self.stop_deadline is None:
-            self._stop(self.patience.grace, _why_fatal(event), at=event.time)
+            self._stop(self.patience.grace, reason_of(event), at=event.time)
 
     def _must_end(self, event: Event) -> bool:
         """Whether this event ends the run. After a notice each rank saves and ends by itself, with
@@ -111,29 +113,35 @@ class Supervisor:
         saved = self.notices > 0 and event.kind == "exit"
         return fatal(event, self.history) and not saved
 
+    def _away(self, session: Session, failure: NodeFailure) -> None:
+        kind, why = failure.kind, failure.message
+        self._happened(Event(time.time(), "away", session.host, failure=kind, error=why))
+
     def _back(self, session: Session, arrival: Back) -> None:
         """Say it, and say again what may not have arrived."""
-        self._happened(Event(time.time(), "back", session.host, text=f"{arrival.after:.0f} s"))
+        self._happened(Event(time.time(), "back", session.host, seconds=arrival.after))
         if self.stop_deadline is not None:
             session.send(op="stop", grace=max(0.0, self.stop_deadline - time.monotonic()))
 
     def _stopped_by(self, who: str) -> None:
         if not self.history.interrupted:
             self.history.interrupted, self.history.stopped_by = True, who
-            self._stop(self.patience.grace, f"stopped by {who}")
+            self._stop(self.patience.grace, EndReason(EndCode.STOPPED, by=who))
 
     def _lost(self, session: Session, failure: NodeFailure, gone: Gone | None = None) -> None:
         if self.running.pop(session.host, None) is None:
             return
         if gone is None or not gone.over:
             self.unconfirmed.append(session.host)
-        event = Event(time.time(), "lost", session.host, text=failure.message)
+        event = Event(
+            time.time(), "lost", session.host, failure=failure.kind, error=failure.message
+        )
         if gone is not None:
             event = replace(
                 event,
                 process="agent",
                 signal=gone.signal,
-                text=gone.error or failure.message,
+                error=gone.error or failure.message,
                 trace=gone.trace,
             )
         self._happened(event)
@@ -145,9 +153,11 @@ class Supervisor:
         self._look_for_a_notice()
         now = time.monotonic()
         waited = now - (self.first_good_end or now)
-        if self.stop_deadline is None and waited > self.patience.exit_timeout:
-            why = f"still there {self.patience.exit_timeout:g} s after others had ended well"
-            self._give_up(f"{self._still_there()}: {why}", why)
+        limit = self.patience.exit_timeout
+        if self.stop_deadline is None and waited > limit:
+            self._give_up(
+                EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=self.history.still_there())
+            )
         for session in list(self.running.values()):
             if session.silent() > self.patience.silence:
                 session.interrupt()
@@ -168,12 +178,11 @@ class Supervisor:
         idle = min(session.idle for session in self.running.values())
         if idle > limit:
             self.stacks = gather_stacks(list(self.running.values()))
-            why = f"hang: no rank printed or computed for {idle:.0f} s"
-            self._give_up(why, why)
+            self._give_up(EndReason(EndCode.HANG, seconds=idle))
 
-    def _give_up(self, message: str, why: str) -> None:
-        self.history.timed_out = message
-        self._stop(self.patience.grace, why)
+    def _give_up(self, reason: EndReason) -> None:
+        self.history.gave_up = reason
+        self._stop(self.patience.grace, reason)
 
     def _look_for_a_notice(self) -> None:
         number = self.interrupts.notice
@@ -182,36 +191,23 @@ class Supervisor:
         self.notices = self.interrupts.notices
         for session in self.running.values():
             session.send(op="notice", number=int(number))
-        self._happened(Event(time.time(), "noticed", signal=int(number), text=number.name))
+        self._happened(Event(time.time(), "noticed", signal=int(number)))
 
     def _look_at_the_user(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
             self.history.interrupted = True
-            self._stop(self.patience.grace, "interrupted")
+            self._stop(self.patience.grace, EndReason(EndCode.INTERRUPTED))
         if self.interrupts.count > 1 and not self.insisted:
             self.insisted = True
-            self._stop(0, "interrupted twice")
+            self._stop(0, EndReason(EndCode.INTERRUPTED_TWICE))
 
-    def _still_there(self) -> str:
-        gone = {(e.host, e.rank) for e in self.history.events if e.kind == "exit"}
-        started = {(e.host, e.rank) for e in self.history.events if e.kind == "started"}
-        names = sorted(f"rank {r} on {h}" for h, r in started - gone if r is not None)
-        return ", ".join(names) or "processes that ranks left behind"
-
-    def _stop(self, grace: float, why: str, *, at: float | None = None) -> None:
+    def _stop(self, grace: float, reason: EndReason, *, at: float | None = None) -> None:
         self.stop_deadline = time.monotonic() + grace
         if self.history.stopped_at is None:
             self.history.stopped_at = at if at is not None else time.time()
         for session in self.running.values():
-            session.send(op="stop", grace=grace, why=why)
-        self._happened(Event(time.time(), "stopping", text=why))
-
-
-def _why_fatal(event: Event) -> str:
-    """Why the run must end, in a few words."""
-    if event.process is not None:
-        return f"the {event.process} on {event.host} was ended"
-    return f"{event.host} was lost" if event.kind == "lost" else "a rank failed"
+            session.send(op="stop", grace=grace, why=stop_text(reason))
+        self._happened(Event(time.time(), "stopping", reason=reason))
 
 
 def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:

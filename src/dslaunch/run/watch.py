@@ -11,7 +11,8 @@ from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import Lines, printable
-from dslaunch.run.outcome import History, Outcome, Source, judge
+from dslaunch.run.outcome import History, Outcome, judge
+from dslaunch.run.reasons import EndCode, EndReason, Source
 from dslaunch.run.record import Record
 
 KEPT_LINES = 40
@@ -109,6 +110,7 @@ def _last_lines(data: bytes) -> bytes:
 
 def read_event(host: str, told: NodeEvent, offset: float) -> Event:
     """What an agent says, by our clock; its own is `offset` seconds ahead."""
+    stopped = EndReason(EndCode.STOPPED, by=told.by or "somebody")
     return Event(
         time=told.time - offset,
         kind="ended" if told.event == "done" else told.event,
@@ -119,6 +121,8 @@ def read_event(host: str, told: NodeEvent, offset: float) -> Event:
         pid=told.pid,
         asked=told.asked,
         process=told.process,
-        text=told.error or told.by or told.contained,
+        error=told.error,
+        contained=told.contained,
+        reason=stopped if told.event == "stopping" else None,
         evidence=told.evidence,
     )

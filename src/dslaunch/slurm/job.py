@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.record import RESULT, write_private
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.aftermath import aftermath
@@ -175,9 +176,8 @@ def stopped(ended: Outcome, directory: Path) -> Outcome:
     if ended.status != "failed" or not path.is_file():
         return ended
     by = path.read_text("utf-8", "replace")[:300].strip()
-    return Outcome(
-        "interrupted", 130, message=f"stopped by {by}", jobs=ended.jobs, nodes_checked=False
-    )
+    reason = EndReason(EndCode.STOPPED, by=by)
+    return Outcome("interrupted", 130, reason, jobs=ended.jobs, nodes_checked=False)
 
 
 def end_gently(

@@ -179,4 +179,4 @@ def with_cause(told: Outcome, result: Outcome | None) -> Outcome:
         return told
     if told.exit_code != result.exit_code:
         return told
-    return replace(result, message=f"{told.message}; {result.message}")
+    return replace(result, reason=replace(result.reason, job=told.reason.job))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dslaunch.run.endings import describe, signal_name
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.outcome_text import describe, signal_name
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.observed import Cut
 from dslaunch.slurm.verdict import IO_ERROR, Account, Ending, Verdict, worst
 
@@ -110,7 +111,7 @@ def outcome_of(verdicts: Sequence[Verdict]) -> Outcome:
     failed = Outcome(
         status="failed",
         exit_code=counts.exit_code,
-        message=message(counts),
+        reason=EndReason(EndCode.SLURM_JOB, job=message(counts)),
         hint=hint(counts),
         jobs=tasks,
         nodes_checked=False,
@@ -122,7 +123,7 @@ def outcome_of(verdicts: Sequence[Verdict]) -> Outcome:
     if counts.root is not None:
         return replace(
             counts.root,
-            message=failed.message,
+            reason=replace(counts.root.reason, job=message(counts)),
             exit_code=failed.exit_code,
             jobs=tasks,
             nodes_checked=False,
@@ -132,7 +133,7 @@ def outcome_of(verdicts: Sequence[Verdict]) -> Outcome:
 
 def _failed(verdict: Verdict) -> str:
     if verdict.root is not None:
-        return f"failed; {verdict.root.message}"
+        return "failed"
     return f"failed: {describe(verdict.exit_code, None)}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import NodeFailure
+from dslaunch.errors import FailureKind, NodeFailure
 from dslaunch.transport.ssh.login import Login, login_trouble
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 class Symptom:
     """What a client said, understood as far as it goes without looking at anything else."""
 
-    kind: str
-    """`name`, `refused`, `timeout`, `no-route`, `behind-jump`, `host-key-unknown`,
-    `host-key-changed`, `host-key-revoked`, `authentication`, `agent-refused`, `throttled`,
-    `not-ssh`, `permissions`, `route` or `protocol`."""
+    kind: FailureKind
     said: str = ""
     """Its own words, without addresses."""
     host: str = ""
@@ -210,7 +207,7 @@ def _network_symptom(error: BaseException, said: str) -> Symptom:
     return Symptom("protocol", said)
 
 
-_BY_NAME = {
+_BY_NAME: dict[str, FailureKind] = {
     "HostKeyChanged": "host-key-changed",
     "HostKeyRevoked": "host-key-revoked",
     "HostKeyUnknown": "host-key-unknown",

@@ -8,6 +8,7 @@ import pytest
 
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.launch.assume import assume
+from dslaunch.launch.decisions import DecisionCode
 
 PAIR = (Node("gpu01", (0,)), Node("gpu02", (0,)))
 CLUSTER = Cluster("pair", PAIR)
@@ -43,8 +44,11 @@ def test_nodes_that_are_this_machine_meet_at_loopback() -> None:
 
 def test_every_decision_is_marked_as_assumed_and_says_why() -> None:
     decisions = assume(CLUSTER, allocation(CLUSTER), "/here").decisions
-    assert [d.what for d in decisions] == ["master", "workdir"]
-    assert all(d.assumed and d.why for d in decisions)
+    assert [d.code for d in decisions] == [
+        DecisionCode.MASTER_BY_NAME,
+        DecisionCode.WORKDIR_HERE,
+    ]
+    assert all(d.assumed for d in decisions)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,7 @@ def test_a_master_that_every_machine_takes_for_itself_is_told(
 ) -> None:
     cluster = replace(CLUSTER, nodes=(Node(host, (0,), address=address), PAIR[1]))
     (master, _) = assume(cluster, allocation(cluster), "/here").decisions
-    assert "each machine means itself by it: name the node's `address:`" in master.why
+    assert master.values["means_itself"] is True
 
 
 @pytest.mark.parametrize(
@@ -70,4 +74,4 @@ def test_a_master_that_every_machine_takes_for_itself_is_told(
 )
 def test_a_master_that_all_reach_is_not_doubted(cluster: Cluster) -> None:
     (master, _) = assume(cluster, allocation(cluster), "/here").decisions
-    assert "itself" not in master.why
+    assert master.values["means_itself"] is False

@@ -7,6 +7,7 @@ import pytest
 from dslaunch.cluster.model import Allocation, Cluster, Network, Node, Storage
 from dslaunch.errors import PlanError, PreflightError
 from dslaunch.launch import decide
+from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.facts import (
     Dialled,
     Directory,
@@ -47,7 +48,9 @@ def test_the_master_is_at_an_address_that_every_other_node_reached() -> None:
     rendezvous, decisions = decide.decide_rendezvous(CLUSTER, facts())
     assert (rendezvous.address, rendezvous.port) == ("10.0.0.1", 20000)
     assert rendezvous.interfaces == (("n1", "eth0"), ("n2", "eth0"))
-    assert decisions[0].why == "eth0 of n1: answered 1 of 1 other nodes; port free there, checked"
+    assert decisions[0].code is DecisionCode.MASTER_REACHED
+    values = decisions[0].values
+    assert (values["host"], values["others"], values["port_origin"]) == ("n1", 1, "free")
 
 
 def test_a_loopback_address_is_never_taken_for_several_machines() -> None:
@@ -146,9 +149,9 @@ def everyone(host: str) -> NodeFacts:
 
 def test_shared_is_what_every_node_sees() -> None:
     shared, decision = decide.decide_shared(CLUSTER, facts(everyone("n1"), everyone("n2")), "/w")
-    assert (shared, decision.value) == (True, "/w is shared")
+    assert (shared, decision.code) == (True, DecisionCode.STORAGE_SHARED)
     shared, decision = decide.decide_shared(CLUSTER, facts(), "/w")
-    assert (shared, decision.value) == (False, "/w is not shared")
+    assert (shared, decision.code) == (False, DecisionCode.STORAGE_NOT_SHARED)
 
 
 def test_a_file_that_says_otherwise_is_contradicted() -> None:
@@ -162,6 +165,7 @@ def test_a_directory_that_cannot_be_written_is_not_judged_unless_it_is_named() -
     found = facts(node(1), node(2, directories=denied))
     shared, decision = decide.decide_shared(CLUSTER, found, "/w")
     assert (shared, decision.assumed) == (None, True)
+    assert decision.code is DecisionCode.STORAGE_NOT_TESTED
     cluster = replace(CLUSTER, storage=Storage(checkpoints="/w"))
     with pytest.raises(PlanError, match="n2: /w: Permission denied"):
         decide.decide_shared(cluster, found, "/w")

@@ -8,6 +8,7 @@ import pytest
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.errors import PreflightError
+from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.devices import NAMES, check_devices, has_accelerator
 from dslaunch.launch.facts import Accelerators, Facts, NodeFacts, PortFact
 from dslaunch.node.accelerators import NUMBERED, ON_BUS
@@ -39,23 +40,23 @@ def test_fewer_gpus_than_slots_are_refused_and_counted_in_english() -> None:
 
 def test_nodes_without_any_accelerator_train_on_cpu() -> None:
     (decision,) = check_devices(places(1, 1), facts(node("n1"), node("n2")))
-    assert decision.value == "CPU"
+    assert decision.code is DecisionCode.DEVICES_CPU
 
 
 @pytest.mark.parametrize(
     ("vendor", "words"),
     [
-        ("amd", "8 AMD GPUs per node"),
-        ("intel", "8 Intel XPUs per node"),
-        ("ascend", "8 Ascend NPUs per node"),
-        ("gaudi", "8 Intel Gaudis per node"),
+        ("amd", "8 AMD GPUs"),
+        ("intel", "8 Intel XPUs"),
+        ("ascend", "8 Ascend NPUs"),
+        ("gaudi", "8 Intel Gaudis"),
     ],
 )
 def test_other_vendors_are_no_cpu_nodes(vendor: str, words: str) -> None:
     found = node(accelerators=(Accelerators(vendor, 8, 8),))
     assert has_accelerator(found)
     (decision,) = check_devices(places(8), facts(found))
-    assert decision.value == words
+    assert decision.values["devices"] == (words,)
 
 
 @pytest.mark.parametrize("vendor", ["amd", "ascend", "gaudi"])
@@ -74,7 +75,7 @@ def test_an_accelerator_without_a_driver_is_no_cpu_node() -> None:
     found = node(accelerators=(Accelerators("amd", 0, 8),))
     assert has_accelerator(found)
     (decision,) = check_devices(places(8), facts(found))
-    assert decision.value != "CPU"
+    assert decision.code is DecisionCode.DEVICES_FOUND
 
 
 def test_device_files_of_nvidia_count_where_nvidia_smi_is_missing() -> None:

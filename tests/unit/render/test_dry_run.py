@@ -6,8 +6,9 @@ import os
 import subprocess
 
 from dslaunch.cluster.model import Allocation, Node, SecretSource
+from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.job import Job
-from dslaunch.launch.plan import Decided, Decision, File, Plan, Rendezvous
+from dslaunch.launch.plan import Decided, File, Plan, Rendezvous
 from dslaunch.launch.planner import make_plan
 from dslaunch.render.dry_run import dry_run
 
@@ -16,8 +17,8 @@ def plan(launcher: str = "direct", *args: str) -> Plan:
     node = Node("w0", (0, 1), env=(("NOTE", "a 'b' $c"),))
     job = Job("train.py", args, launcher=launcher, secrets=(SecretSource("HF_TOKEN"),))
     decisions = (
-        Decision("master", "10.0.0.1:29500", "answered 1 of 1 other nodes"),
-        Decision("interface", "eth0", "given", assumed=True),
+        decision(DecisionCode.MASTER_GIVEN, address="10.0.0.1", port=29500),
+        decision(DecisionCode.INTERFACE_GIVEN, assumed=True, interface="eth0"),
     )
     files = (File("ds_config.json", '{\n  "a": 1\n}\n'),)
     decided = Decided(Rendezvous("10.0.0.1", 29500), "/my work", decisions, files)
@@ -27,8 +28,8 @@ def plan(launcher: str = "direct", *args: str) -> Plan:
 def test_it_says_everything_that_happens_on_a_node() -> None:
     assert dry_run(plan("torchrun", "a b")) == (
         "pod: 1 rank on 1 node, torchrun\n"
-        "  master     10.0.0.1:29500  answered 1 of 1 other nodes\n"
-        "  interface  eth0            assumed: given\n"
+        "  master     10.0.0.1:29500  given by --master-addr\n"
+        "  interface  eth0            assumed: given for all nodes\n"
         "\n"
         "# w0: node 0, rank 0, slot 1\n"
         "cd '/my work'\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.launch.plan import Decision, Plan, Rendezvous
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     JsonScreen,
     Progress,
@@ -20,10 +21,12 @@ from dslaunch.report.live import (
 )
 from dslaunch.run.events import Event, Kind, Line
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 
 HOSTS = tuple(f"node{i:02}" for i in range(1, 17))
-WELL = Outcome("ok", 0, None, "all ranks ended well")
-PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(Decision("master", "a:1", "so"),))
+WELL = Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))
+MASTER = decision(DecisionCode.MASTER_GIVEN, address="a", port=1)
+PLAN = Plan("c", "direct", 1, Rendezvous("a", 1), (), decisions=(MASTER,))
 
 
 class Terminal(io.StringIO):
@@ -45,8 +48,8 @@ def line(text: str, rank: int = 0) -> Line:
     return Line(0.0, "node01", rank, "stdout", text)
 
 
-def happened(kind: Kind, host: str | None = None, text: str | None = None) -> Event:
-    return Event(0.0, kind, host, text=text)
+def happened(kind: Kind, host: str | None = None, code: EndCode | None = None) -> Event:
+    return Event(0.0, kind, host, reason=EndReason(code) if code else None)
 
 
 def on_terminal(columns: int = 60) -> tuple[TerminalScreen, Terminal]:
@@ -90,24 +93,36 @@ def test_a_terminal_that_changes_its_width_is_followed() -> None:
     assert len(last_line(err)) == 17
 
 
-@pytest.mark.parametrize("why", ["a rank failed", "interrupted"])
-def test_there_is_no_progress_line_while_a_run_is_ended(why: str) -> None:
+@pytest.mark.parametrize("why", [EndCode.RANK_FAILED, EndCode.INTERRUPTED])
+def test_there_is_no_progress_line_while_a_run_is_ended(why: EndCode) -> None:
     screen, err = on_terminal()
     screen.event(happened("connected", "node01"))
-    screen.event(happened("stopping", text=why))
+    screen.event(happened("stopping", code=why))
     screen.event(happened("exit", "node01"))
-    assert err.getvalue().endswith(f"dslaunch: {why}; ending all nodes\n")
+    assert err.getvalue().endswith("; ending all nodes\n")
 
 
 def test_output_after_ctrl_c_is_shown_and_after_a_failure_not() -> None:
     shown = {}
-    for why in ("interrupted", "a rank failed"):
+    for why in (EndCode.INTERRUPTED, EndCode.STOPPED, EndCode.RANK_FAILED):
         out = io.StringIO()
         screen = TerminalScreen(out, io.StringIO(), nodes=HOSTS)
-        screen.event(happened("stopping", text=why))
+        screen.event(happened("stopping", code=why))
         screen.line(line("saving"))
         shown[why] = out.getvalue()
-    assert shown == {"interrupted": "node01:0│saving\n", "a rank failed": ""}
+    saving = "node01:0│saving\n"
+    assert shown == {
+        EndCode.INTERRUPTED: saving,
+        EndCode.STOPPED: saving,
+        EndCode.RANK_FAILED: "",
+    }
+
+
+def test_a_stop_that_every_node_reports_is_said_once() -> None:
+    screen, err = on_terminal()
+    for host in HOSTS:
+        screen.event(happened("stopping", host, EndCode.STOPPED))
+    assert err.getvalue().count("ending all nodes") == 1
 
 
 def test_nothing_moves_where_there_is_no_terminal() -> None:
@@ -118,13 +133,13 @@ def test_nothing_moves_where_there_is_no_terminal() -> None:
 
 
 def test_decisions_are_continued_below_their_values_on_a_terminal_only() -> None:
-    decision = Decision("storage", "/a is shared", "a file written by each node was seen by all")
-    assert decision_rows((decision,), 40) == [
+    storage = decision(DecisionCode.STORAGE_SHARED, path="/a")
+    assert decision_rows((storage,), 40) == [
         "  storage    /a is shared  (a file",
         "             written by each node was",
         "             seen by all)",
     ]
-    assert len(decision_rows((decision,))) == 1
+    assert len(decision_rows((storage,))) == 1
 
 
 def test_one_rank_on_one_node_is_said_in_the_singular(tmp_path: Path) -> None:
@@ -138,7 +153,7 @@ def test_one_rank_on_one_node_is_said_in_the_singular(tmp_path: Path) -> None:
 
 def test_ranks_that_failed_for_the_same_reason_are_one_line_by_node(tmp_path: Path) -> None:
     alike = (("n1", 1), ("n1", 2), ("n2", 4))
-    failed = Outcome("failed", 1, message="rank 0 on n1 failed first", alike=alike)
+    failed = Outcome("failed", 1, EndReason(EndCode.RANK_FAILED, "n1", 0), alike=alike)
     rows = outcome_rows(failed, tmp_path, brief=False)
     assert "  the same on 3 more ranks: 1-2 on n1, 4 on n2" in rows
 

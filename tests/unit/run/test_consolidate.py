@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_what_the_converter_prints_is_passed_on_and_its_last_words_are_told() ->
     assert said == ["bad shard"]
     with pytest.raises(ToolMissingError, match="/no/python: no such program"):
         consolidate.convert_here(Command(("/no/python",)), said.append)
+
+
+def test_an_interpreter_without_deepspeed_is_a_missing_tool() -> None:
+    made = consolidate.command(sys.executable, "i", "o", "t", safetensors=False, trust=True)
+    without_packages = (made.argv[0], "-S", *made.argv[1:])
+    with pytest.raises(ToolMissingError):
+        consolidate.convert_here(Command(without_packages), lambda line: None)
 
 
 def test_the_converter_is_deepspeeds_own() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dslaunch.cluster.model import Allocation, Node
 from dslaunch.errors import PlanError
+from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.job import Job
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 
@@ -82,9 +83,10 @@ def test_a_warning_tells_place_consequence_and_fix(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 6, "zero_optimisation": {}}')
     job = Job("train.py", ("--deepspeed_config", "ds.json"))
     (told,) = warnings(config_errors(job, tmp_path, SIX_RANKS))
-    assert told.what == "warning"
-    assert told.value.startswith("ds.json:1: zero_optimisation: ")
-    assert "did you mean zero_optimization?" in told.why
+    assert told.code is DecisionCode.CONFIG_ERROR
+    place = [told.values[name] for name in ("file", "line", "path")]
+    assert place == ["ds.json", 1, "zero_optimisation"]
+    assert "zero_optimization" in str(told.values["fix"])
 
 
 def test_errors_stop_a_start_with_all_places_and_fixes(tmp_path: Path) -> None:

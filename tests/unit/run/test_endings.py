@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.protocol.messages import Evidence
-from dslaunch.run.endings import describe, diagnose, error_message, last_exception
+from dslaunch.run.endings import diagnose, error_message, last_exception
 from dslaunch.run.known_endings import BUILT_IN
 
 RECORDED = tomllib.loads(Path(__file__).with_name("endings.toml").read_text())
-CAUSES = [(each["line"], each["what"], each["advice"]) for each in RECORDED["cause"]]
+CAUSES = [(each["line"], each["code"], each.get("values", [])) for each in RECORDED["cause"]]
 TEXTS = tomllib.loads(Path(__file__).with_name("recorded_endings.toml").read_text())
 SOUND = Path(__file__).with_name("sound.txt").read_text().splitlines()
 
@@ -25,12 +25,13 @@ def test_a_rank_that_lost_another_is_a_victim(line: str) -> None:
     assert diagnose(["noise", line, "more noise"]).victim
 
 
-@pytest.mark.parametrize(("line", "what", "advice"), CAUSES, ids=[c[0][:40] for c in CAUSES])
-def test_a_known_ending_says_what_it_is_and_what_to_do(line: str, what: str, advice: str) -> None:
+@pytest.mark.parametrize(("line", "code", "values"), CAUSES, ids=[c[0][:40] for c in CAUSES])
+def test_a_known_ending_is_a_code_with_what_it_is_about(
+    line: str, code: str, values: list[str]
+) -> None:
     found = diagnose(["noise", line, "more noise"])
     assert not found.victim
-    assert what in (found.what or "")
-    assert advice in (found.advice or "")
+    assert (found.code, list(found.values)) == (code, values)
 
 
 @pytest.mark.parametrize("code", TEXTS)
@@ -81,15 +82,11 @@ def test_words_that_only_look_like_an_exception_are_none() -> None:
 
 def test_the_nodes_evidence_comes_before_what_was_written() -> None:
     oom = Evidence(oom="its cgroup's oom_kill count went from 0 to 1", signal=9)
-    assert "want of memory" in (diagnose(["ValueError: x"], oom).what or "")
-    assert diagnose([], Evidence(full=("/tmp",))).what == "no space is left in /tmp"
-    assert diagnose([], Evidence(signal=7, shm_free=0)).what == "/dev/shm is full"
-    assert diagnose([], Evidence(signal=11, shm_free=0)).what is None
-
-
-def test_a_guess_gives_way_to_what_the_kernel_said() -> None:
-    assert describe(None, 9).startswith("killed by SIGKILL (137), likely out of memory: ")
-    assert describe(None, 9, oom=True) == "killed by SIGKILL (137), out of memory"
+    assert diagnose(["ValueError: x"], oom).code == "oom-killer"
+    full = diagnose([], Evidence(full=("/tmp",)))
+    assert (full.code, full.values) == ("disk-full", ("/tmp",))
+    assert diagnose([], Evidence(signal=7, shm_free=0)).code == "shared-memory"
+    assert diagnose([], Evidence(signal=11, shm_free=0)).code is None
 
 
 def test_torchs_error_file_gives_the_exception() -> None:

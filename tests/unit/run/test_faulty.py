@@ -11,13 +11,15 @@ from dslaunch.registry import LAUNCHERS
 from dslaunch.run.events import Event
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 
-LOST = Outcome("failed", 5, cause=Event(1, "lost", "n2"))
-NO_HOST = Outcome("failed", 1, message="hang")
+LOST = Outcome("failed", 5, EndReason(EndCode.NODE_LOST), Event(1, "lost", "n2"))
+NO_HOST = Outcome("failed", 1, EndReason(EndCode.HANG, seconds=9))
 
 
 def failed(host: str, ending: str | None = None) -> Outcome:
-    return Outcome("failed", 1, cause=Event(1, "exit", host, 0, 1), ending=ending)
+    reason = EndReason(EndCode.RANK_FAILED, host, 0, exit_code=1)
+    return Outcome("failed", 1, reason, Event(1, "exit", host, 0, 1), ending=ending)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.unit.node.test_trial import ends
 
 from dslaunch.cluster.model import Allocation, Cluster, Node, Preflight
 from dslaunch.errors import PreflightError
+from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.preflight.checks import load, of_tier
@@ -67,8 +68,8 @@ def test_what_fails_stops_the_start_with_nodes_check_and_fix(tmp_path: Path) -> 
 def test_warnings_stand_among_the_decisions(tmp_path: Path) -> None:
     limits = (("fail", 0.0), ("warn", 101.0), ("enough", 1e9))
     decided = passed(gate(tmp_path, fs_free=limits))
-    assert {d.what for d in decided.decisions} == {"warning"}
-    assert all("fs.free" in d.why for d in decided.decisions)
+    assert {d.code for d in decided.decisions} == {DecisionCode.CHECK_WARNING}
+    assert {d.values["check"] for d in decided.decisions} == {"fs.free"}
     assert decided.decisions
 
 

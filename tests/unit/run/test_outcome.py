@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dslaunch.run.endings import describe, exit_code
+from dslaunch.run.endings import exit_code
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, judge
+from dslaunch.run.reasons import EndCode, EndReason
+
+SILENT = Event(3, "lost", "n2", failure="lost", error="silence")
+LOST = EndReason(EndCode.NODE_LOST, "n2", failure="lost", error="silence")
 
 
 def exits(
@@ -38,16 +42,13 @@ def test_the_first_failure_by_time_is_the_cause_not_the_first_to_arrive() -> Non
 
 def test_a_rank_is_named_rather_than_the_launcher_that_passes_its_failure_on() -> None:
     outcome = verdict(exits(3.9, None, 1), exits(4, 1, None, 9), stopped_at=5)
-    assert outcome.message == (
-        "rank 1 on n1 failed first: killed by SIGKILL (137), likely out of memory: "
-        "the kernel or the scheduler kills so"
-    )
+    assert outcome.reason == EndReason(EndCode.RANK_FAILED, "n1", 1, signal=9)
     assert outcome.exit_code == 137
 
 
 def test_a_launcher_that_fails_before_any_rank_is_the_cause() -> None:
     outcome = verdict(exits(4, None, 2))
-    assert outcome.message == "n1 failed first: exit code 2"
+    assert outcome.reason == EndReason(EndCode.LAUNCHER_FAILED, "n1", exit_code=2)
 
 
 def test_what_ends_after_we_began_to_end_it_is_a_victim() -> None:
@@ -66,8 +67,9 @@ def test_a_failure_before_the_interrupt_stays_the_cause() -> None:
 
 
 def test_ranks_that_hang_at_exit_fail_the_run() -> None:
-    outcome = verdict(exits(1, 0, 0), stopped_at=9, timed_out="rank 1 on n1: still there")
-    assert (outcome.exit_code, outcome.message) == (1, "rank 1 on n1: still there")
+    reason = EndReason(EndCode.EXIT_TIMEOUT, seconds=30, ranks=(("n1", 1),))
+    outcome = verdict(exits(1, 0, 0), stopped_at=9, gave_up=reason)
+    assert (outcome.exit_code, outcome.reason) == (1, reason)
 
 
 def test_a_rank_whose_status_was_missed_takes_its_launchers() -> None:
@@ -76,13 +78,13 @@ def test_a_rank_whose_status_was_missed_takes_its_launchers() -> None:
 
 
 def test_a_lost_node_is_a_cause_of_its_own() -> None:
-    outcome = verdict(Event(3, "lost", "n2", text="silence"), stopped_at=3)
-    assert (outcome.exit_code, outcome.message) == (5, "n2 was lost: silence")
+    outcome = verdict(SILENT, stopped_at=3)
+    assert (outcome.exit_code, outcome.reason) == (5, LOST)
 
 
 def test_a_program_that_cannot_start_exits_like_in_a_shell() -> None:
-    outcome = verdict(Event(3, "unstarted", "n1", 0, text="nope: No such file"), stopped_at=3)
-    assert outcome.exit_code == 127
+    outcome = verdict(Event(3, "unstarted", "n1", 0, error="nope: No such file"), stopped_at=3)
+    assert (outcome.exit_code, outcome.reason.code) == (127, EndCode.START_FAILED)
 
 
 def test_last_lines_bring_their_hint() -> None:
@@ -91,20 +93,13 @@ def test_last_lines_bring_their_hint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "number", "words", "shell"),
-    [
-        (1, None, "exit code 1", 1),
-        (None, 11, "killed by SIGSEGV (139), a crash in native code", 139),
-        (None, 7, "killed by SIGBUS (135), likely /dev/shm is too small", 135),
-        (None, 15, "killed by SIGTERM (143)", 143),
-        (247, None, "exit code 247", 247),
-        (137, None, "exit code 137, as after SIGKILL", 137),
-        (None, 40, "killed by signal 40 (168)", 168),
-        (None, None, "ended, its exit code was not seen", 1),
-    ],
+    ("code", "number", "shell"),
+    [(1, None, 1), (None, 11, 139), (247, None, 247), (None, 40, 168), (None, None, 1)],
 )
-def test_endings_in_words(code: int | None, number: int | None, words: str, shell: int) -> None:
-    assert (describe(code, number), exit_code(code, number)) == (words, shell)
+def test_an_ending_has_the_exit_code_that_a_shell_gives_it(
+    code: int | None, number: int | None, shell: int
+) -> None:
+    assert exit_code(code, number) == shell
 
 
 # ---------------------------------------------------------------- victims
@@ -120,7 +115,7 @@ def test_a_victim_that_was_seen_first_is_not_the_cause() -> None:
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
     assert outcome.cause is not None
     assert outcome.cause.rank == 1
-    assert outcome.victims == ("rank 0 on n1: gloo lost its connection to another rank",)
+    assert [(s.host, s.rank, s.ending) for s in outcome.secondary] == [("n1", 0, "gloo-closed")]
 
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
@@ -133,7 +128,7 @@ def test_equal_reasons_on_several_ranks_are_one_cause_and_no_consequence() -> No
     assert outcome.cause is not None
     assert outcome.cause.rank == 0
     assert outcome.alike == (("n1", 1),)
-    assert outcome.victims == ("rank 2 on n1: gloo lost its connection to another rank",)
+    assert [(s.host, s.rank, s.ending) for s in outcome.secondary] == [("n1", 2, "gloo-closed")]
 
 
 def test_equal_unknown_exceptions_are_one_cause_and_different_ones_are_not() -> None:
@@ -156,7 +151,7 @@ def test_killed_ranks_are_alike_by_their_signal() -> None:
 def test_a_killed_rank_whose_config_offloads_hears_about_the_nodes_memory() -> None:
     history = History([exits(4.0, 0, None, 9)], 4.0, offloads=True)
     outcome = judge(history, last_lines={})
-    assert "the node's memory" in (outcome.what or "")
+    assert outcome.ending == "offload-memory"
     assert "dslaunch estimate" in (outcome.hint or "")
     assert judge(replace(history, offloads=False), last_lines={}).hint is None
 
@@ -164,7 +159,7 @@ def test_a_killed_rank_whose_config_offloads_hears_about_the_nodes_memory() -> N
 def test_a_rank_that_said_why_keeps_its_reason_although_its_config_offloads() -> None:
     history = History([exits(4.0, 0, 1)], 4.0, offloads=True)
     outcome = judge(history, last_lines={("n1", 0): [OOM]})
-    assert outcome.what == "the GPU has too little memory"
+    assert outcome.ending == "gpu-memory"
 
 
 def test_among_victims_alone_the_first_is_named() -> None:
@@ -178,25 +173,23 @@ def test_whom_a_rank_waited_for_in_vain_is_named() -> None:
     started = [Event(1, "started", "n1", rank) for rank in range(3)]
     history = History([*started, exits(9, 0, 1), exits(9.1, 2, 1, asked=True)], 9)
     outcome = judge(history, last_lines={("n1", 0): [WAITED], ("n1", 2): [WAITED]})
-    assert outcome.message.endswith("after waiting in vain, likely for rank 1 on n1")
+    assert outcome.reason.ranks == (("n1", 1),)
 
 
 def test_a_lost_node_is_the_cause_of_its_victims() -> None:
-    history = History([exits(4.0, 0, 1), Event(30, "lost", "n2", text="silence")], 30)
+    history = History([exits(4.0, 0, 1), replace(SILENT, time=30)], 30)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
-    assert outcome.message == "n2 was lost: silence"
+    assert outcome.reason == LOST
 
 
 def test_a_node_whose_loss_is_noticed_after_its_victims_ended_the_run_is_the_cause() -> None:
-    lost = Event(24, "lost", "n2", text="it did not confirm its end")
-    history = History([exits(4.0, 0, 1), lost], 4.0)
+    history = History([exits(4.0, 0, 1), replace(SILENT, time=24)], 4.0)
     outcome = judge(history, last_lines={("n1", 0): [CLOSED]})
-    assert (outcome.message, outcome.exit_code) == ("n2 was lost: it did not confirm its end", 5)
-    assert outcome.victims == ("rank 0 on n1: gloo lost its connection to another rank",)
+    assert (outcome.reason, outcome.exit_code) == (LOST, 5)
+    assert [(s.host, s.rank, s.ending) for s in outcome.secondary] == [("n1", 0, "gloo-closed")]
 
 
 def test_a_rank_that_failed_by_itself_stays_the_cause_when_a_node_is_lost_later() -> None:
-    history = History([exits(4.0, 0, 1), Event(24, "lost", "n2", text="silence")], 4.0)
-    assert judge(history, last_lines={("n1", 0): ["KeyError: 3"]}).message.startswith(
-        "rank 0 on n1"
-    )
+    history = History([exits(4.0, 0, 1), replace(SILENT, time=24)], 4.0)
+    outcome = judge(history, last_lines={("n1", 0): ["KeyError: 3"]})
+    assert outcome.reason == EndReason(EndCode.RANK_FAILED, "n1", 0, exit_code=1)

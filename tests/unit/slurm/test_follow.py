@@ -235,7 +235,7 @@ def test_a_requeued_job_fails_by_its_last_start_alone(tmp_path: Path) -> None:
     assert verdict.root is not None
     assert verdict.root.cause is not None
     assert (verdict.root.cause.host, verdict.root.cause.rank) == ("b", 1)
-    assert verdict.root.victims == ()
+    assert verdict.root.secondary == ()
 
 
 def test_lines_that_come_before_slurm_names_the_nodes_have_their_nodes(tmp_path: Path) -> None:

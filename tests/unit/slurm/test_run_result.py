@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,20 @@ from hypothesis import strategies as st
 
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.job_files import of_job, read_result, with_cause
 from dslaunch.slurm.output import Layout, Reader
 
 CAUSE = Event(3.0, "exit", "n2", 5, code=7)
-RUN = Outcome("failed", 7, cause=CAUSE, message="rank 5 on n2 failed first", last_lines=("boom",))
-JOB = Outcome("failed", 7, message="job 12 failed: exit code 7")
+REASON = EndReason(EndCode.RANK_FAILED, "n2", 5, exit_code=7, ranks=(("n1", 0),))
+RUN = Outcome("failed", 7, REASON, CAUSE, last_lines=("boom",))
+
+
+def job(said: str) -> EndReason:
+    return EndReason(EndCode.SLURM_JOB, job=said)
+
+
+JOB = Outcome("failed", 7, job("job 12 failed: exit code 7"))
 
 
 OF_JOB = of_job({"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "1"})
@@ -64,19 +73,20 @@ def test_a_link_in_the_place_of_the_result_is_not_followed(tmp_path: Path) -> No
 def test_a_failed_job_has_the_root_cause_of_its_run() -> None:
     told = with_cause(JOB, RUN)
     assert (told.cause, told.exit_code, told.last_lines) == (CAUSE, 7, ("boom",))
+    assert told.reason == replace(REASON, job=JOB.reason.job)
 
 
 @pytest.mark.parametrize(
-    "job",
+    "ended",
     [
-        Outcome("ok", 0, message="job 12 ended well"),
-        Outcome("failed", 124, message="job 12 reached its time limit"),
-        Outcome("interrupted", 130, message="job 12 was cancelled"),
+        Outcome("ok", 0, job("job 12 ended well")),
+        Outcome("failed", 124, job("job 12 reached its time limit")),
+        Outcome("interrupted", 130, job("job 12 was cancelled")),
     ],
 )
-def test_what_slurm_itself_ended_is_not_blamed_on_a_rank(job: Outcome) -> None:
-    assert with_cause(job, RUN) == job
-    assert with_cause(job, None) == job
+def test_what_slurm_itself_ended_is_not_blamed_on_a_rank(ended: Outcome) -> None:
+    assert with_cause(ended, RUN) == ended
+    assert with_cause(ended, None) == ended
 
 
 def test_lines_of_the_run_in_the_job_keep_their_host_and_rank() -> None:

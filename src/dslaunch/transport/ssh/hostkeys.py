@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from dslaunch.errors import NodeError, NodeFailure
+from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.transport.classify import Scene, Symptom, failure
 from dslaunch.transport.ssh import known_hosts, trust
 from dslaunch.transport.ssh.gather import KINDS, Gatherer
@@ -66,7 +66,7 @@ def _examined(
     keys = keys or gatherer.keys(host, KINDS, every=every)
     statuses = {known_hosts.decide(entries, hop.known_as, key.blob) for key in keys}
     if "revoked" in statuses or any(gatherer.is_revoked(host, key) for key in keys):
-        kind = "host-key-revoked"
+        kind: FailureKind = "host-key-revoked"
     elif "known" in statuses:
         return Presented(host, "known", keys)
     elif "changed" in statuses:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dslaunch.errors import FailureKind
     from dslaunch.transport.ssh.keys import KeyFile, Keys
 
 PUBLIC_KEY = "publickey"
@@ -17,9 +18,7 @@ _COPY = "`{copy_id} {target}`"
 class Login:
     """A reason, and what to do about it."""
 
-    kind: str
-    """`key-missing`, `key-unreadable`, `key-permissions`, `key-passphrase`, `no-key`,
-    `agent-refused` or `authentication`."""
+    kind: FailureKind
     message: str
     hint: str
     """May hold `{copy_id}`, `{target}`, `{ssh}` and `{login}`."""
@@ -27,7 +26,7 @@ class Login:
 
 
 def login_trouble(
-    kind: str, user: str | None, keys: Keys | None, methods: Sequence[str], said: str
+    kind: FailureKind, user: str | None, keys: Keys | None, methods: Sequence[str], said: str
 ) -> Login:
     """Return why a login was refused; the first reason in the order in which ssh meets them.
 

@@ -1,0 +1,233 @@
+"""The texts of a run's end and of its events, compared whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from dslaunch.launch.decisions import DecisionCode, decision
+from dslaunch.launch.replacement import Replacement
+from dslaunch.report.event_text import event_text
+from dslaunch.report.live import decision_rows, outcome_rows
+from dslaunch.run.events import Event
+from dslaunch.run.known_endings import BY_EVIDENCE, KNOWN
+from dslaunch.run.outcome import Outcome, SecondaryFailure
+from dslaunch.run.outcome_text import message, stop_text
+from dslaunch.run.reasons import EndCode, EndReason, Restart
+
+FAILED = EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1)
+REASONS = (
+    EndReason(EndCode.SUCCEEDED),
+    EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=3),
+    EndReason(EndCode.RUNNING),
+    EndReason(EndCode.NOT_STARTED, error="script 'train.py' is neither here nor on n1"),
+    EndReason(EndCode.INTERRUPTED),
+    EndReason(EndCode.INTERRUPTED_TWICE),
+    EndReason(EndCode.STOPPED, by="me@login"),
+    EndReason(EndCode.START_FAILED, "n1", 3, error="train: No such file or directory"),
+    EndReason(EndCode.START_FAILED, "n1", error="no such directory: /work"),
+    FAILED,
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=137),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=9),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=9, oom=True),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=7),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=11),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=6),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, signal=40),
+    EndReason(EndCode.RANK_FAILED, "n1", 3),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, ranks=(("n1", 1), ("n2", 5))),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, not_restarted="1 nodes are left"),
+    EndReason(EndCode.RANK_FAILED, "n1", 3, exit_code=1, job="job 12 failed"),
+    EndReason(EndCode.LAUNCHER_FAILED, "n1", exit_code=2),
+    EndReason(EndCode.NODE_LOST, "n1", failure="lost", error="no answer in time"),
+    EndReason(EndCode.PROCESS_KILLED, "n1", process="guardian"),
+    EndReason(EndCode.PROCESS_KILLED, "n1", process="agent", signal=9),
+    EndReason(EndCode.PROCESS_FAILED, "n1", process="agent", error="OSError: no space"),
+    EndReason(EndCode.NODE_ENDED, "n1", error="the launcher left"),
+    EndReason(EndCode.NODE_ENDED, error="the launcher left"),
+    EndReason(EndCode.EXIT_TIMEOUT, seconds=300.0, ranks=(("n1", 1), ("n1", 2))),
+    EndReason(EndCode.EXIT_TIMEOUT, seconds=0.5),
+    EndReason(EndCode.HANG, seconds=61.4),
+    EndReason(EndCode.SLURM_JOB, job="job 12 reached its time limit"),
+)
+EVENTS = (
+    Event(1.0, "away", "n1", failure="lost", error="the connection is gone"),
+    Event(1.0, "back", "n1", seconds=2.6),
+    Event(1.0, "noticed", signal=10),
+    Event(1.0, "stopping", reason=FAILED),
+    Event(1.0, "restarting", restart=Restart(1, 2, FAILED)),
+    Event(
+        1.0,
+        "restarting",
+        restart=Restart(2, 2, FAILED, (Replacement("n1", "spare1"), Replacement("n2"))),
+    ),
+)
+FAILURE = Outcome(
+    "failed",
+    1,
+    FAILED,
+    Event(1.0, "exit", "n1", 3, code=1),
+    what="the GPU has too little memory",
+    ending="gpu-memory",
+    hint="use a smaller micro batch",
+    last_lines=("Traceback (most recent call last):", "OutOfMemoryError"),
+    secondary=(
+        SecondaryFailure("n2", 4, ending="gloo-closed", what="gloo lost its connection"),
+        SecondaryFailure("n2", 5, signal=6),
+    ),
+    unconfirmed=("n2",),
+    left=("n1: 4711",),
+    alike=(("n1", 1), ("n1", 2), ("n2", 6)),
+)
+
+
+CHANGE = "checkpoint.use_node_local_storage: true"
+DECISIONS = (
+    decision(
+        DecisionCode.MASTER_REACHED,
+        address="10.0.0.1",
+        port=29500,
+        interface="eth0",
+        host="n1",
+        others=3,
+        port_origin="free",
+    ),
+    decision(
+        DecisionCode.MASTER_ON_ONE_MACHINE,
+        address="127.0.0.1",
+        port=29500,
+        interface="lo",
+        host="n1",
+        others=1,
+        port_origin="file",
+    ),
+    *(
+        decision(
+            code,
+            assumed=True,
+            address="a",
+            port=29500,
+            host="n1",
+            means_itself=means_itself,
+            port_origin="default",
+        )
+        for code in (
+            DecisionCode.MASTER_BY_ADDRESS,
+            DecisionCode.MASTER_BY_NAME,
+            DecisionCode.MASTER_LOCAL,
+        )
+        for means_itself in (False, True)
+    ),
+    decision(DecisionCode.MASTER_GIVEN, address="a", port=1),
+    decision(DecisionCode.INTERFACE_OF_ROUTE, interfaces=("eth0", "ib0")),
+    decision(DecisionCode.INTERFACE_GIVEN, assumed=True, interface="eth0"),
+    decision(DecisionCode.WORKDIR_GIVEN, assumed=True, path="/work"),
+    decision(DecisionCode.WORKDIR_HERE, assumed=True, path="/work"),
+    decision(DecisionCode.WORKDIR_MADE, path="/work", hosts=("n1", "n2")),
+    decision(DecisionCode.STORAGE_SHARED, path="/work"),
+    decision(DecisionCode.STORAGE_NOT_SHARED, path="/work"),
+    decision(DecisionCode.STORAGE_PARTLY_SHARED, path="/work"),
+    decision(
+        DecisionCode.STORAGE_NOT_TESTED, assumed=True, path="/w", error="n1: /w: Permission denied"
+    ),
+    decision(
+        DecisionCode.DEVICES_FOUND, devices=("8 AMD GPUs",), sources=("device files on each node",)
+    ),
+    decision(DecisionCode.DEVICES_CPU),
+    decision(DecisionCode.TRANSPORT_CHOSEN, transport="openssh", reason="Match exec (n1)"),
+    decision(DecisionCode.CODE_ON_NODES, path="train.py"),
+    decision(DecisionCode.CODE_SAME, path="work", files="3 files", nodes="2 nodes"),
+    decision(
+        DecisionCode.CODE_SHIPPED,
+        files="2 files",
+        size="4 kB",
+        nodes=("n1", "n2"),
+        path="work",
+        examples="a.py, b.py",
+    ),
+    decision(DecisionCode.CONFIG_FITS, path="ds.json"),
+    decision(DecisionCode.CONFIG_COPIED, path="ds.json", change=CHANGE, shared=False),
+    decision(DecisionCode.CONFIG_COPIED, path="ds.json", change=CHANGE, shared=True),
+    decision(DecisionCode.CONFIG_SHIPPED, path="ds.json", place="train.py:3", change=CHANGE),
+    decision(DecisionCode.CONFIG_NOT_HERE, path="ds.json"),
+    decision(
+        DecisionCode.CONFIG_NOT_SHIPPED,
+        path="ds.json",
+        place="train.py:3",
+        by="deepspeed.initialize",
+    ),
+    decision(DecisionCode.CONFIG_IN_CODE, place="train.py:3", by="deepspeed.initialize"),
+    decision(DecisionCode.CONFIG_OF_PROGRAM, place="train.py:3", by="deepspeed.initialize"),
+    decision(
+        DecisionCode.CONFIG_UNCHANGED,
+        path="ds.json",
+        place="train.py:3",
+        by="deepspeed.initialize",
+        change=CHANGE,
+    ),
+    decision(DecisionCode.CONFIG_OWN_COPY, path="ds.json", nodes=("n1", "n2")),
+    decision(
+        DecisionCode.CONFIG_ERROR,
+        file="ds.json",
+        line=1,
+        path="zero",
+        message="unknown key",
+        fix="did you mean zero_optimization?",
+    ),
+    decision(
+        DecisionCode.CHECK_WARNING,
+        hosts=("n1", "n2"),
+        found="5 GB free",
+        check="fs.free",
+        fix="free space",
+    ),
+    decision(DecisionCode.CHECKPOINT_RESUMABLE, checkpoint="step5"),
+    decision(DecisionCode.CHECKPOINT_HANDED_OUT, checkpoint="step5", nodes=("n2",)),
+    decision(DecisionCode.CHECKPOINT_NOT_RESUMABLE, checkpoint="step5", problem="n2 lacks shard 3"),
+    decision(DecisionCode.CHECKPOINTS_UNKNOWN, assumed=True, path="/w", error="n1: /w: no answer"),
+    decision(DecisionCode.TRAINER_ADVICE, advice="--save_on_each_node is not given"),
+    decision(DecisionCode.TRAINER_WITHOUT_CPU),
+    decision(DecisionCode.ACCELERATE_ON_CPU, variable="ACCELERATE_USE_CPU"),
+    decision(DecisionCode.ACCELERATE_PLUGIN),
+    decision(DecisionCode.ACCELERATE_NOT_SET, variable="ACCELERATE_USE_CPU"),
+)
+
+
+def test_every_decision_has_its_text(golden: Callable[[str, str], None]) -> None:
+    assert {each.code for each in DECISIONS} == set(DecisionCode)
+    golden("run/decisions.txt", _lines(decision_rows(DECISIONS)))
+
+
+def test_every_reason_has_its_texts(golden: Callable[[str, str], None]) -> None:
+    assert {reason.code for reason in REASONS} == set(EndCode)
+    golden("run/reasons.txt", _lines(_told()))
+
+
+def _lines(rows: Iterable[str]) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _told() -> Iterator[str]:
+    for reason in REASONS:
+        yield f"{reason.code}"
+        yield f"  at the end: {message(reason)}"
+        if stop_text(reason) not in ("", message(reason)):
+            yield f"  before:     {stop_text(reason)}"
+
+
+def test_every_known_ending_says_what_it_is_and_what_to_do(
+    golden: Callable[[str, str], None],
+) -> None:
+    known = sorted((*BY_EVIDENCE, *KNOWN), key=lambda each: each.code)
+    assert all(each.what and each.advice for each in known)
+    golden("run/endings.txt", _lines(f"{k.code}\n  {k.what}\n  {k.advice}" for k in known))
+
+
+def test_every_event_that_is_said_at_once_has_its_text(
+    golden: Callable[[str, str], None],
+) -> None:
+    golden("run/events.txt", _lines(f"{e.kind}: {event_text(e)}" for e in EVENTS))
+
+
+def test_a_failed_run_is_shown_whole(golden: Callable[[str, str], None]) -> None:
+    golden("run/outcome.txt", _lines(outcome_rows(FAILURE, Path("/runs/1"), brief=False)))
