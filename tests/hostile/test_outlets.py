@@ -97,7 +97,7 @@ RECORD = RunRecord(
 STATUS = RunStatus(
     "run-1", State.UNKNOWN, RECORD,
     {"node1": NodeStatus("running", (0, 1), EVENTS[:3], (12,)), "node2": NodeStatus("unreachable")},
-    result=OUTCOME, unknown=Unknown("no-answer", "no answer from node2"), output=("/logs",),
+    result=OUTCOME, unknown=Unknown("no-answer", ("node2",)), output=("/logs",),
 )  # fmt: skip
 CHECKPOINT = Checkpoint(
     ".", "step1", Header(stage=2, world=1, parallel=1, version="0.15"),

@@ -117,13 +117,13 @@ def going_on(runs: Sequence[LocalRun]) -> dict[str, str]:
 
 def _why_kept(status: RunStatus) -> str:
     """Why a run may not be over; empty: it is."""
-    from dslaunch.report.status import state_text
+    from dslaunch.report.status import state_text, unknown_text
 
     if status.may_continue and status.unknown is None:
         subject = "it" if status.record.slurm is None else "its job"
         return f"{subject} is {state_text(status.state)}"
     if status.unknown is not None:
-        return f"{status.unknown.message.splitlines()[0]}; {HOW}"
+        return f"{unknown_text(status.unknown).splitlines()[0]}; {HOW}"
     return ""
 
 

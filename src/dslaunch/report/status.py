@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from dslaunch.run.run_state import State
-from dslaunch.run.status import NodeStatus, RunStatus
+from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.follow import state_reason
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.waiting import Estimates
@@ -97,9 +97,16 @@ def why_rows(status: RunStatus) -> list[str]:
         lines += [f"reason: {status.result.what}"] if status.result.what else []
         lines += [f"hint: {status.result.hint}"] if status.result.hint else []
     if status.state is State.UNKNOWN and status.unknown is not None:
-        lines.append(f"reason: {status.unknown.message}")
+        lines.append(f"reason: {unknown_text(status.unknown)}")
     what = "logs" if status.record.slurm is None else "output"
     return lines + [f"{what}: {path}" for path in status.output]
+
+
+def unknown_text(unknown: Unknown) -> str:
+    """Return why it cannot be told how a run stands."""
+    if unknown.code == "no-cluster":
+        return "its nodes are not known"
+    return unknown.message or f"no answer from {', '.join(unknown.hosts)}"
 
 
 def ago(when: float) -> str:

@@ -87,9 +87,9 @@ class SshRun:
         if local.living or local.result is not None or not local.record.detached:
             return None
         if self.name in reports.unasked:
-            return Unknown("no-cluster", "its nodes are not known")
-        silent = [host for host in self.hosts if host in reports.failures]
-        return Unknown("no-answer", f"no answer from {', '.join(silent)}") if silent else None
+            return Unknown("no-cluster")
+        silent = tuple(host for host in self.hosts if host in reports.failures)
+        return Unknown("no-answer", silent) if silent else None
 
     def status(self) -> RunStatus:
         """Ask its nodes. Raises DslaunchError."""

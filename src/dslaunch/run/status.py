@@ -30,7 +30,10 @@ class Unknown:
 
     code: str
     """`no-answer` of nodes, `no-cluster` where they are not known, or one of SLURM's failures."""
-    message: str
+    hosts: tuple[str, ...] = ()
+    """The nodes that did not answer."""
+    message: str = ""
+    """What SLURM's commands say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from dslaunch.slurm.verdict import Ending, Verdict
 from dslaunch.slurm.verdict_text import outcome_of
 
 if TYPE_CHECKING:
-    from dslaunch.run.local import LocalRun
     from dslaunch.run.run_record import JobRecord
 
 
@@ -119,25 +118,17 @@ def _replay(following: Following, info: JobInfo, written: Written | None) -> Non
 # ---------------------------------------------------------------- the same, later
 
 
-def submitted(run: LocalRun) -> Submitted | None:
-    """Return the job of a recorded run, with what was seen of it since; None: an SSH run."""
-    record = run.record.slurm
-    if record is None:
-        return None
-    job = last_seen(run.directory, job_id(record))
-    layout = Layout(record.groups, record.direct, record.elastic, record.supervised)
-    return Submitted(job, record.output, layout, run.directory)
-
-
-def job_id(record: JobRecord) -> JobId:
-    """Return the job as it was submitted."""
-    return JobId(
+def submitted(directory: Path, record: JobRecord) -> Submitted:
+    """Return the job of a run directory, with what was seen of it since its submission."""
+    job = JobId(
         number=record.job,
         cluster=record.cluster,
         submitted=record.submitted,
         token=record.token,
         user=record.user,
     )
+    layout = Layout(record.groups, record.direct, record.elastic, record.supervised)
+    return Submitted(last_seen(directory, job), record.output, layout, directory)
 
 
 def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:

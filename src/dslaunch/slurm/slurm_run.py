@@ -109,9 +109,8 @@ class SlurmRun:
     @property
     def job(self) -> Submitted:
         """The job, with what was seen of it since its submission."""
-        made = submitted(self.local)
-        assert made is not None
-        return made
+        assert self.record.slurm is not None
+        return submitted(self.local.directory, self.record.slurm)
 
     def cluster_to_ask(self) -> None:
         """Nobody: its nodes know nothing of it."""
@@ -163,7 +162,7 @@ class SlurmRun:
     def _unknown(self, error: DslaunchError) -> RunStatus:
         """The status of a job of which SLURM does not tell how it stands."""
         code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
-        return self._status((), State.UNKNOWN, Unknown(code.value, error.message))
+        return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
     def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:
         """Show its output."""

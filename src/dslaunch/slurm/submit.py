@@ -17,7 +17,7 @@ from dslaunch.run.secret import read_secrets
 from dslaunch.slurm.client import Client
 from dslaunch.slurm.environment import submit_environment, withheld
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.job import Submitted
+from dslaunch.slurm.job import Submitted, submitted
 from dslaunch.slurm.output import Layout
 
 if TYPE_CHECKING:
@@ -54,7 +54,19 @@ def submit(
     job_id = client.submit(script, submit_environment(environ, script, secrets))
     record = open_record(records / new_run_id(job))
     job_id, output = _first(client, job_id)
-    made = Submitted(job_id, output, layout, record.directory)
+    job_record = JobRecord(
+        job=job_id.number,
+        cluster=job_id.cluster,
+        name=job_name(batch),
+        submitted=job_id.submitted,
+        token=job_id.token,
+        user=job_id.user,
+        output=output,
+        groups=layout.groups,
+        direct=layout.direct,
+        elastic=layout.elastic,
+        supervised=layout.supervised,
+    )
     about = RunRecord(
         program=job.program,
         cluster=cluster.name,
@@ -66,24 +78,12 @@ def submit(
         started=time.time(),
         pid=os.getpid(),
         machine=socket.gethostname(),
-        slurm=JobRecord(
-            job=job_id.number,
-            cluster=job_id.cluster,
-            name=job_name(batch),
-            submitted=job_id.submitted,
-            token=job_id.token,
-            user=job_id.user,
-            output=output,
-            groups=layout.groups,
-            direct=layout.direct,
-            elastic=layout.elastic,
-            supervised=layout.supervised,
-        ),
+        slurm=job_record,
     )
     record.write(FILE, about.to_json())
     record.write(CLUSTER, cluster_json(cluster))
     record.write(SCRIPT, script)
-    return made, record
+    return submitted(record.directory, job_record), record
 
 
 def _first(client: Client, job: JobId) -> tuple[JobId, str]:

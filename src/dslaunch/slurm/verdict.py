@@ -14,7 +14,7 @@ from typing import Any
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.slurm.observed import LaunchError, MemoryExceeded, Observed
-from dslaunch.slurm.states import GONE, JobInfo
+from dslaunch.slurm.states import JobInfo
 
 # ---------------------------------------------------------------- why it waits
 
@@ -72,12 +72,12 @@ def state_of(jobs: Sequence[JobInfo]) -> State:
         return State.RUNNING
     if any(info.waiting for info in jobs):
         return State.WAITING
-    states = {info.state for info in jobs}
-    if states == {"COMPLETED"}:
+    endings = {_BY_STATE.get(info.state, Ending.OTHER) for info in jobs}
+    if endings == {Ending.SUCCEEDED}:
         return State.SUCCEEDED
-    if GONE in states:
+    if Ending.GONE in endings:
         return State.UNKNOWN
-    return State.STOPPED if "CANCELLED" in states else State.FAILED
+    return State.STOPPED if Ending.CANCELED in endings else State.FAILED
 
 
 # ---------------------------------------------------------------- how it ended

@@ -79,7 +79,7 @@ def test_a_detached_run_is_unknown_while_a_node_of_it_does_not_answer() -> None:
     found = SshRun.recorded(local(DETACHED)).summary(Reports(failures=AWAY))
     assert (found.state, found.may_continue) == (State.UNKNOWN, True)
     assert found.unknown is not None
-    assert found.unknown.code == "no-answer"
+    assert (found.unknown.code, found.unknown.hosts) == ("no-answer", ("n2",))
 
 
 def test_a_detached_run_whose_cluster_is_not_known_is_unknown() -> None:

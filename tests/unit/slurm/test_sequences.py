@@ -271,8 +271,8 @@ class Story:
         """The user looks at the job from another shell, and sometimes stops it."""
         client = self.client(self.another_shell())
         (run,) = local_runs(self.environ).started
-        made = submitted(run)
-        assert made is not None
+        assert run.record.slurm is not None
+        made = submitted(run.directory, run.record.slurm)
         with contextlib.suppress(DslaunchError):
             found = stand(client, made)
             self.check_not_ended_too_early(found)

@@ -7,11 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.run_state import State
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.observed import Cut, LaunchError, LaunchFailed, MemoryExceeded, Observed, Starts
 from dslaunch.slurm.output import Layout, Reader, task_ends
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.verdict import Account, Aftermath, Ending, Verdict, decide, why_waiting, worst
+from dslaunch.slurm.verdict import (
+    Account,
+    Aftermath,
+    Ending,
+    Verdict,
+    decide,
+    state_of,
+    why_waiting,
+    worst,
+)
 from dslaunch.slurm.verdict_text import message, outcome_of
 
 ALICE = 2001
@@ -327,3 +337,21 @@ def test_a_rank_cannot_begin_another_start_or_end_its_own() -> None:
     mark = "0: dslaunch: job 8, start 9 on node1\n"
     text = f"{mark}0: slurmstepd: error: *** JOB 8 ON a CANCELLED AT x\n"
     assert observe(text).last == Observed()
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (("COMPLETED",), State.SUCCEEDED),
+        (("COMPLETED", "RUNNING"), State.RUNNING),
+        (("PENDING", "RUNNING"), State.RUNNING),
+        (("FAILED", "PENDING"), State.WAITING),
+        (("COMPLETED", "TIMEOUT"), State.FAILED),
+        (("FAILED", "CANCELLED"), State.STOPPED),
+        (("COMPLETED", "GONE"), State.UNKNOWN),
+        (("A_NEW_STATE",), State.RUNNING),
+    ],
+    ids=str,
+)
+def test_the_tasks_of_a_job_make_one_state(states: tuple[str, ...], state: State) -> None:
+    assert state_of([JobInfo(str(number), each) for number, each in enumerate(states)]) is state
