@@ -117,8 +117,10 @@ def preflight(
         which=options.selection(include, exclude, nodes, None, label),
         wanted=_wanted(tier, only, skip, purpose),
         tiered=tier is not None,
-        job=(launcher, script),
-        way=(slurm, transport),
+        launcher=launcher,
+        script=script,
+        slurm=slurm,
+        transport=transport,
     )
     paper.write(request.judged(saved, baseline))
 
@@ -170,10 +172,12 @@ class Request:
     wanted: Wanted
     tiered: bool
     """Whether a tier was named."""
-    job: tuple[str | None, str | None]
-    """The launcher and the script, where they are not the file's."""
-    way: tuple[bool, str | None]
-    """Whether the nodes are those of the allocation that we are in; and the transport."""
+    launcher: str | None
+    """None: the file's; so with the script and the transport."""
+    script: str | None
+    slurm: bool
+    """Whether the nodes are those of the allocation that we are in."""
+    transport: str | None
 
     def judged(self, saved: Path | None, baseline: Path | None) -> Judged:
         """Ask the nodes, or take saved answers; and judge. Raises errors of many kinds."""
@@ -202,14 +206,13 @@ class Request:
         from dslaunch.registry import LAUNCHERS
         from dslaunch.run.source import find_source, script_imports
 
-        slurm, transport = self.way
-        launcher, script = self.job
-        cluster = options.allocated(self.file) if slurm else options.open_cluster(self.file)
-        cluster = options.reached(cluster, transport, slurm=slurm)
+        open_file = options.allocated if self.slurm else options.open_cluster
+        cluster = options.reached(open_file(self.file), self.transport, slurm=self.slurm)
         nodes = cluster.nodes
         if self.which != Selection():
             nodes = tuple(p.node for p in select(cluster, self.which).placements)
-        job = options.job_on(cluster, script, (), JobOptions(launcher=launcher, fallback=""))
+        how = JobOptions(launcher=self.launcher, fallback="")
+        job = options.job_on(cluster, self.script, (), how)
         LAUNCHERS.get(job.launcher)
         workdir = cluster.storage.workdir or str(Path.cwd())
         source = find_source(job, Path.cwd(), workdir) if job.program else None
@@ -233,10 +236,9 @@ class Request:
         from dslaunch.preflight.facts import read
         from dslaunch.registry import LAUNCHERS
 
-        launcher, script = self.job
-        if script is not None:
+        if self.script is not None:
             raise UsageError("--script: with --from no node is asked for a script")
-        if self.way != (False, None):
+        if self.slurm or self.transport is not None:
             raise UsageError("--slurm and --transport: with --from no node is asked")
         facts = read(saved)
         scope = facts.scope
@@ -248,9 +250,9 @@ class Request:
             raise UsageError(f"{saved}: holds no answer of a node of {self.file}")
         purposes = scope.purposes | self.wanted.purposes
         scope = replace(scope, cluster=cluster, nodes=nodes, purposes=purposes)
-        if launcher is not None:
-            LAUNCHERS.get(launcher)
-            scope = replace(scope, job=replace(scope.job, launcher=launcher))
+        if self.launcher is not None:
+            LAUNCHERS.get(self.launcher)
+            scope = replace(scope, job=replace(scope.job, launcher=self.launcher))
         return replace(facts, scope=scope)
 
     def _text(self, cluster: Cluster) -> tuple[str, str]:
@@ -259,15 +261,14 @@ class Request:
         from dslaunch.cluster.load import read_text
         from dslaunch.slurm.allocation import file_of
 
-        slurm, _ = self.way
         try:
             path = options.find_cluster(self.file)
         except UsageError:
-            if not slurm:
+            if not self.slurm:
                 raise
             return file_of(cluster, ""), "the SLURM allocation"
         text = read_text(path)
-        return file_of(cluster, text) if slurm else text, str(path)
+        return file_of(cluster, text) if self.slurm else text, str(path)
 
 
 def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:

@@ -45,11 +45,6 @@ class Parallelism:
         size = self.world / self.sequence if self.sequence > 1 else self.world // model
         return int(size) if float(size).is_integer() else size
 
-    @property
-    def replicas(self) -> float:
-        """How many different samples are worked on at a time, per micro-batch of 1."""
-        return self.data / self.autotp
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -73,8 +68,9 @@ def given(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return config.get(TRAIN), config.get(MICRO), config.get(STEPS)
 
 
-def resolve(train: float | None, micro: float | None, steps: float | None, data: float,
-            ) -> Batch | BatchError:  # fmt: skip
+def resolve(
+    train: float | None, micro: float | None, steps: float | None, data: float
+) -> Batch | BatchError:
     """Fill in what is not given, and check, as DeepSpeed does.
 
     `data` is the data-parallel size. Where it is below 1, DeepSpeed fails with a division by zero.

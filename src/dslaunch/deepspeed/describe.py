@@ -27,9 +27,8 @@ def find(table: Table, words: str) -> tuple[Key, ...]:
     wanted = words.strip(".")
     for version in (table, *map(schema.load, reversed(schema.versions()))):
         exact = version.keys.get(wanted)
-        found = (exact,) if exact else tuple(
-            key for key in version.keys.values() if key.path.endswith(f".{wanted}")
-        )  # fmt: skip
+        ending = (key for key in version.keys.values() if key.path.endswith(f".{wanted}"))
+        found = (exact,) if exact else tuple(ending)
         if found:
             return found
     every = {key.path: key.path for key in table.keys.values()}
@@ -111,10 +110,13 @@ def explanation(facts: dict[str, Any], width: int | None = None) -> str:
             part
             for line in lines
             for part in wrap(
-                line, room, subsequent_indent=" " * 8, break_long_words=False,
+                line,
+                room,
+                subsequent_indent=" " * 8,
+                break_long_words=False,
                 break_on_hyphens=False,
             )
-        ]  # fmt: skip
+        ]
     return "\n".join([facts["key"], *lines])
 
 
@@ -184,8 +186,12 @@ def _option(kind: str, key: Key, path: str, table: Table) -> dict[str, Any]:
         return {"type": "array"} | ({"items": {"type": _TYPES[item]}} if item in _TYPES else {})
     if kind not in _TYPES:
         return {"not": {}}
-    bounds = {"minimum": key.min, "exclusiveMinimum": key.above, "maximum": key.max,
-              "exclusiveMaximum": key.below}  # fmt: skip
+    bounds = {
+        "minimum": key.min,
+        "exclusiveMinimum": key.above,
+        "maximum": key.max,
+        "exclusiveMaximum": key.below,
+    }
     found: dict[str, Any] = {"type": _TYPES[kind]}
     if kind in ("int", "float"):
         found |= {name: bound for name, bound in bounds.items() if bound is not None}

@@ -74,9 +74,11 @@ def in_bounds(key: Key, value: float) -> bool:
 def bounds_text(key: Key) -> str:
     """The limits in words; empty if there are none."""
     words = (
-        ("at least", key.min), ("more than", key.above), ("at most", key.max),
+        ("at least", key.min),
+        ("more than", key.above),
+        ("at most", key.max),
         ("less than", key.below),
-    )  # fmt: skip
+    )
     return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
 
 

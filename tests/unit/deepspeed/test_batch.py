@@ -74,7 +74,6 @@ def test_sizes_that_are_taken_multiply_to_the_whole(
 def test_tensor_and_pipeline_ranks_are_one_replica_but_automatic_ones_are_not() -> None:
     assert Parallelism(16, tensor=2, pipeline=2).data == 4
     assert Parallelism(16, autotp=4).data == 16
-    assert Parallelism(16, autotp=4).replicas == 4
     assert Parallelism(16, sequence=4).data == 4
     assert Parallelism(16, sequence=3).data == pytest.approx(16 / 3)
 

@@ -72,9 +72,9 @@ def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
 
 def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
     message = f"{READERS[subject.reader]} does not fill in `auto` here and stops with a ValueError"
-    fix = f"write a value; the default is {_shown(key)}" if not _own(key) else (
-        "take it out: `auto` is DeepSpeed's default here"
-    )  # fmt: skip
+    fix = f"write a value; the default is {_shown(key)}"
+    if _own(key):
+        fix = "take it out: `auto` is DeepSpeed's default here"
     return subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES[subject.reader])
 
 

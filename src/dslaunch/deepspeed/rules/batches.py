@@ -83,9 +83,9 @@ def _filled(subject: Subject) -> tuple[Any, Any, Any]:
     micro = known["per_device_train_batch_size"] if micro == "auto" else micro
     steps = known["gradient_accumulation_steps"] if steps == "auto" else steps
     if train == "auto" and subject.parallelism is not None:
-        train = world * _whole(known, "per_device_train_batch_size") * _whole(
-            known, "gradient_accumulation_steps"
-        )  # fmt: skip
+        train = world
+        train *= _whole(known, "per_device_train_batch_size")
+        train *= _whole(known, "gradient_accumulation_steps")
     return train, micro, steps
 
 

@@ -168,9 +168,10 @@ def _quantised(subject: Subject) -> Iterator[Remark]:
     uneven = len({node.slots for node in subject.nodes}) > 1
     if not subject.on(path) or not (partial or uneven):
         return
-    message = "nodes differ in their number of ranks" if uneven else (
-        f"{_hosts(partial)}: {partial[0].slots} of {partial[0].gpus} GPUs are used"
-    )  # fmt: skip
+    if uneven:
+        message = "nodes differ in their number of ranks"
+    else:
+        message = f"{_hosts(partial)}: {partial[0].slots} of {partial[0].gpus} GPUs are used"
     message += ", and the groups are made of all GPUs that a process sees"
     yield subject.error(
         "quantised-groups", path, message, fix="use all GPUs of every node", source=GROUPS

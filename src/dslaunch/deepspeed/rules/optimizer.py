@@ -121,10 +121,10 @@ def _unknown_optimizer(subject: Subject, name: str) -> Remark:
         return subject.error("optimizer", "optimizer.type", message, fix="use Adam", source=ENGINE)
     message = f"{name} is neither DeepSpeed's nor in torch.optim: DeepSpeed stops, unless the "
     message += "script hands over an optimizer of its own"
-    fix = f"did you mean {similar}?" if similar else (
-        f"use one of {', '.join(['Adam', 'AdamW', 'Adagrad', 'Lamb', 'Lion', 'Muon', 'SGD'])}, or "
-        "make it in the script and hand it to deepspeed.initialize"
-    )  # fmt: skip
+    fix = "use one of Adam, AdamW, Adagrad, Lamb, Lion, Muon, SGD, "
+    fix += "or make it in the script and hand it to deepspeed.initialize"
+    if similar:
+        fix = f"did you mean {similar}?"
     return subject.error(
         "optimizer", "optimizer.type", message, fix=fix, source=ENGINE, edits=edits
     )
