@@ -23,26 +23,26 @@ FREED = 64
 
 
 @pytest.mark.parametrize(
-    ("how", "what"),
+    ("how", "ending"),
     [
-        ("memory", "the GPU has too little memory"),
-        ("ordinal", "a rank has no GPU of its index"),
-        ("assertion", "a GPU error"),
+        ("memory", "gpu-memory"),
+        ("ordinal", "device-ordinal"),
+        ("assertion", "device-assert"),
     ],
 )
 @pytest.mark.parametrize("launcher", ["torchrun", "direct", "deepspeed"])
 def test_the_reason_of_a_cuda_error_is_told(
-    machine: Machine, launcher: str, how: str, what: str
+    machine: Machine, launcher: str, how: str, ending: str
 ) -> None:
     run = machine.run(FAIL, how, options=("-l", launcher))
-    assert run.outcome["what"] == what, run.text
+    assert run.outcome["ending"] == ending, run.text
     assert run.outcome["exit_code"] != 0
 
 
 def test_a_rank_without_any_gpu_is_reported(machine: Machine) -> None:
     hidden = ("--env", "CUDA_VISIBLE_DEVICES=")
     run = machine.run(FAIL, "hidden", options=hidden)
-    assert run.outcome["what"] == "that node shows no GPU to the job", run.text
+    assert run.outcome["ending"] == "no-gpu", run.text
 
 
 def test_a_slot_without_a_gpu_prevents_the_start(
@@ -57,7 +57,7 @@ def test_ranks_that_use_the_same_gpu_are_reported(machine: Machine) -> None:
     # each node's only rank uses GPU 0 of this machine
     machine.describe(1, "node[1-2]")
     run = machine.run(FAIL, "same-gpu", options=("--no-preflight",))
-    assert "use the same GPU" in run.outcome["what"], run.text
+    assert run.outcome["ending"] == "duplicate-gpu", run.text
 
 
 def started(machine: Machine, how: str, ranks: int) -> tuple[subprocess.Popen[str], dict[int, int]]:

@@ -107,16 +107,12 @@ def test_preflight_knows_whether_adam_for_the_cpu_can_be_built(machine: Machine)
     run = machine.run(JOBS / "zero.py", "2", "--offload", options=("--no-preflight",))
     if bad:
         assert run.outcome["exit_code"] != 0, bad
-        assert run.outcome["what"] in EXTENSIONS, run.text
+        assert run.outcome["ending"] in EXTENSIONS, run.text
     else:
         assert_trained(run)
 
 
-EXTENSIONS = (
-    "a DeepSpeed extension cannot be compiled on that node",
-    "there is no CUDA toolkit on that node",
-    "torch and the CUDA toolkit differ",
-)
+EXTENSIONS = ("op-build", "no-toolkit", "toolkit-mismatch")
 
 
 def test_estimate_reads_the_memory_of_the_gpus(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dslaunch.errors import PlanError
+from dslaunch.launch.decisions import Decision, DecisionCode
 
 if TYPE_CHECKING:
     from conftest import Emulated, Seen
@@ -28,9 +29,19 @@ LORA = (
 ENGINE = "def train():\n    import deepspeed\n    deepspeed.initialize(config='ds.json')\n"
 
 
-def warned(seen: Seen) -> list[str]:
+NOT_FITTED = {
+    DecisionCode.CONFIG_IN_CODE,
+    DecisionCode.CONFIG_OF_PROGRAM,
+    DecisionCode.CONFIG_NOT_HERE,
+    DecisionCode.CONFIG_NOT_SHIPPED,
+    DecisionCode.CONFIG_UNCHANGED,
+    DecisionCode.CONFIG_OWN_COPY,
+}
+
+
+def warned(seen: Seen) -> list[Decision]:
     assert seen.plan_ is not None
-    return [each.value for each in seen.plan_.decisions if each.what == "warning"]
+    return [each for each in seen.plan_.decisions if each.code in NOT_FITTED]
 
 
 @pytest.mark.parametrize("code", [TRAINER, LORA, ENGINE])
@@ -91,7 +102,7 @@ def test_without_shipping_the_config_stays_and_that_is_said(emulated: Emulated) 
         work.write_text(ORIGINAL)
     seen = emulated.run(ENGINE + "#\n", sync=False)
     (warning,) = warned(seen)
-    assert "ds.json" in warning
+    assert warning.values["path"] == "ds.json"
 
 
 def test_on_shared_storage_nothing_is_changed_or_said(emulated: Emulated) -> None:
@@ -114,7 +125,7 @@ def test_what_cannot_be_changed_is_warned_about_with_its_place(
     emulated: Emulated, code: str, line: int
 ) -> None:
     (warning,) = warned(emulated.run(code))
-    assert warning.startswith(f"job.py:{line}: ")
+    assert warning.values["place"] == f"job.py:{line}"
 
 
 def test_a_dictionary_that_sets_node_local_storage_is_right(emulated: Emulated) -> None:

@@ -95,5 +95,6 @@ def test_the_chosen_transport_is_among_the_decisions(
     assert done.returncode == 0, done.stderr
     events = [json.loads(text) for text in done.stdout.splitlines()]
     (plan,) = [event for event in events if event["kind"] == "plan"]
-    chosen = [d["value"] for d in plan["decisions"] if d["what"] == "transport"]
+    code = "transport-chosen"
+    chosen = [d["values"]["transport"] for d in plan["decisions"] if d["code"] == code]
     assert chosen == ([name] if name else [])
