@@ -15,6 +15,7 @@ from dslaunch.preflight.check import (
     Verdict,
 )
 from dslaunch.preflight.checks._machine import path_question
+from dslaunch.preflight.flow import asks
 from dslaunch.preflight.unanswered import Reason, reason_of
 
 
@@ -111,8 +112,7 @@ CHECK = Check(
     "use node-local storage",
     see="findmnt -T .",
     source="DeepSpeed 0.19 checkpoint.use_node_local_storage",
-    then=_then,
-    after=_after,
+    flow=asks(_then, _after),
     last=_last,
     compare=_compare,
 )

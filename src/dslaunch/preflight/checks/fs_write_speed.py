@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from statistics import median
 
 from dslaunch.preflight.check import (
@@ -16,6 +17,7 @@ from dslaunch.preflight.check import (
     Verdict,
 )
 from dslaunch.preflight.checks._measure import limits, plain, rate_of, slow, span, speed
+from dslaunch.preflight.flow import asks
 
 NAME = "fs.write-speed"
 LIMITS: Mapping[str, float] = {"size": 256, "warn": 0.5, "fail": 0.1, "growth": 1.2}
@@ -130,7 +132,7 @@ CHECK = Check(
     fix="compare mount options, interface and route to the file server with the other nodes'",
     see="dd if=/dev/urandom of=FILE bs=8M count=32 oflag=dsync",
     source="arXiv 2605.09370, storage; own measurement: pieces of 8 MiB, each with fsync",
-    measure=(lambda nodes: _alone(0, nodes), lambda nodes: _alone(1, nodes), _together),
+    flow=asks(partial(_alone, 0), partial(_alone, 1), _together, alone=True),
     last=_last,
     compare=_compare,
     limits=LIMITS,

@@ -67,7 +67,6 @@ CHECK = Check(
     see="nvidia-smi -L; lspci -d 10de:",
     source="The Llama 3 Herd of Models, 2024, table 5; leptonai/gpud, facebookresearch/gcm",
     ask=nvidia.ask,
-    then=nvidia.then(list=nvidia.LIST),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, list=nvidia.LIST),
     compare=_compare,
 )

@@ -88,6 +88,5 @@ CHECK = Check(
     see="nvidia-smi nvlink -s",
     source="NVIDIA health validation (max_inactive_nvlinks 0); imbue-ai/cluster-health",
     ask=nvidia.ask,
-    then=nvidia.then(nvlink=nvidia.NVLINK),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, nvlink=nvidia.NVLINK),
 )

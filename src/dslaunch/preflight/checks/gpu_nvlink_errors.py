@@ -51,8 +51,7 @@ CHECK = Check(
     see="nvidia-smi nvlink -e",
     source="imbue-ai/cluster-health (5 replays or recoveries); NVIDIA DCGM (100 CRC errors)",
     ask=nvidia.ask,
-    then=nvidia.then(nvlink_errors=nvidia.NVLINK_ERRORS),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, nvlink_errors=nvidia.NVLINK_ERRORS),
     limits={"warn": 5, "crc": 100},
     limits_mean="errors of one link since the driver was loaded, from which it warns",
 )

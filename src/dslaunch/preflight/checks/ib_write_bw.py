@@ -21,6 +21,7 @@ from dslaunch.preflight.checks._machine import INTERFACES, resolve
 from dslaunch.preflight.checks._measure import SLOW_MEANS, slow
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.checks.sw_dist_smoke import ROUNDS, pairings
+from dslaunch.preflight.flow import asks
 
 PROGRAM = "ib_write_bw"
 WHICH = Question("which", [PROGRAM])
@@ -160,7 +161,7 @@ CHECK = Check(
     see=f"{PROGRAM} --report_gbits -F on one node, the same with NODE at its end on another",
     source="linux-rdma/perftest; Azure/azurehpc-health-checks, ib_write_bw",
     ask=_ask,
-    measure=tuple(_round(number) for number in range(ROUNDS)),
+    flow=asks(*(_round(number) for number in range(ROUNDS)), alone=True),
     compare=_compare,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,

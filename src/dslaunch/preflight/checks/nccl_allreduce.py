@@ -18,6 +18,7 @@ from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nccl_tests
 from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
 from dslaunch.preflight.checks._measure import SLOW_MEANS, slow, span, speed
+from dslaunch.preflight.flow import asks
 
 PROGRAM = "all_reduce_perf"
 WHICH = Question("which", [PROGRAM])
@@ -88,7 +89,7 @@ CHECK = Check(
     see=f"{PROGRAM} -b 256M -e 2G -f 2 -g GPUS",
     source="NVIDIA/nccl-tests, PERFORMANCE.md; facebookresearch/gcm, check_nccl",
     ask=lambda scope: {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)},
-    measure=(_measure,),
+    flow=asks(_measure, alone=True),
     compare=_compare,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,

@@ -28,6 +28,7 @@ from dslaunch.preflight.checks._measure import (
     speed,
 )  # fmt: skip
 from dslaunch.preflight.checks.net_mesh import address, port
+from dslaunch.preflight.flow import asks
 
 ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
@@ -152,7 +153,7 @@ CHECK = Check(
     see="iperf3 -s on one node, iperf3 -c NODE on another",
     source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
     ask=_ask,
-    measure=tuple(_round(number) for number in range(ROUNDS)),
+    flow=asks(*(_round(number) for number in range(ROUNDS)), alone=True),
     compare=_compare,
     limits=SLOW,
     limits_mean=SLOW_MEANS,

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict
+from dslaunch.preflight.flow import asks
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.survey import Listening
 
@@ -152,6 +153,6 @@ CHECK = Check(
     see="nc -vz NODE PORT",
     source="NCCL documentation, troubleshooting: networking; pytorch#25767",
     ask=_ask,
-    then=_then,
+    flow=asks(_then),
     compare=_compare,
 )

@@ -65,8 +65,7 @@ CHECK = Check(
     fix="install it there, or correct `python:` or `activate:` of that node",
     see="command -v python3; python3 -V",
     source="imbue cluster-health: the same container everywhere",
-    then=job.then,
-    judge=_judge,
+    flow=job.asking(_judge),
     compare=alike(
         _version,
         level="fail",

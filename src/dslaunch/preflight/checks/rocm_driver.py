@@ -30,7 +30,6 @@ CHECK = Check(
     see="rocm-smi --showdriverversion; cat /sys/module/amdgpu/version",
     source="ROCm documentation, User and kernel-space support matrix",
     ask=accelerators.ask,
-    then=rocm.then,
-    judge=rocm.where_there(_judge),
+    flow=rocm.where_there(_judge),
     compare=alike(lambda a: rocm.told(a).driver, found="driver {value}"),
 )

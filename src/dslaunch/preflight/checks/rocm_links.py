@@ -50,7 +50,6 @@ CHECK = Check(
     see="rocm-smi --showtopo; rocm-smi --showxgmierr",
     source="ROCm documentation, MI200 and MI300 system optimization, Hardware verification",
     ask=accelerators.ask,
-    then=rocm.then,
-    judge=rocm.where_there(_judge),
+    flow=rocm.where_there(_judge),
     compare=alike(_kinds),
 )

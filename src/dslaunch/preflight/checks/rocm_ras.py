@@ -39,8 +39,7 @@ CHECK = Check(
     see="rocm-smi --showrasinfo all; amd-smi metric --ecc",
     source="Linux, Documentation/gpu/amdgpu/ras.rst; ROCm/rocm_smi_lib#183",
     ask=accelerators.ask,
-    then=rocm.then,
-    judge=rocm.where_there(_judge),
+    flow=rocm.where_there(_judge),
     limits={"corrected": 10_000},
     limits_mean="corrected errors of one GPU above which it warns",
 )

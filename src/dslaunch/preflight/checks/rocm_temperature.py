@@ -38,8 +38,7 @@ CHECK = Check(
     see="rocm-smi --showtemp",
     source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C junction",
     ask=accelerators.ask,
-    then=rocm.then,
-    judge=rocm.where_there(_judge),
+    flow=rocm.where_there(_judge),
     limits={"warn": 85, "fail": 100},
     limits_mean="degrees C of the hottest sensor from which it warns and fails",
 )

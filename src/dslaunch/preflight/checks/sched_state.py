@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from dslaunch.preflight.check import Asked, Check, Level, Nodes, Question, UnansweredError, Verdict
+from dslaunch.preflight.flow import asks
 
 CONFIGURED = (
     "/etc/slurm/slurm.conf",
@@ -94,6 +95,6 @@ CHECK = Check(
     see="scontrol show node NODE",
     source="SLURM scontrol(1), NODE STATE CODES; pam_slurm_adopt",
     ask=lambda scope: {"present": PRESENT},
-    then=_then,
+    flow=asks(_then),
     compare=_compare,
 )

@@ -18,6 +18,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks.net_mesh import blamed
 from dslaunch.preflight.checks.ssh_client import LAST, THROTTLED
+from dslaunch.preflight.flow import asks
 from dslaunch.preflight.unanswered import Failure
 from dslaunch.protocol.survey import Ran
 from dslaunch.transport.classify import from_words
@@ -115,6 +116,6 @@ CHECK = Check(
     "`-mca plm_rsh_no_tree_spawn true`",
     see="ssh -o BatchMode=yes NODE true",
     source="open-mpi/ompi#6107; sshd_config(5), MaxStartups",
-    then=_then,
+    flow=asks(_then),
     compare=_compare,
 )

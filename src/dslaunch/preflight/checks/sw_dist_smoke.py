@@ -31,6 +31,7 @@ from dslaunch.preflight.checks._measure import (
     speed,
 )  # fmt: skip
 from dslaunch.preflight.checks.net_mesh import address
+from dslaunch.preflight.flow import asks
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
 
@@ -277,7 +278,7 @@ CHECK = Check(
     see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
     source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
     ask=_ask,
-    measure=(_look, _work),
+    flow=asks(_look, _work, alone=True),
     compare=_compare,
     limits=LIMITS,
     limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",
