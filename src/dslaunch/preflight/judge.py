@@ -12,16 +12,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
 from dslaunch.preflight import flow as flows
-from dslaunch.preflight.check import (
-    LEVELS,
-    Answers,
-    Check,
-    Finding,
-    Level,
-    Nodes,
-    Scope,
-    Verdict,
-)
+from dslaunch.preflight.check import LEVELS, Answers, Check, Finding, Level, Nodes, Scope, Verdict
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 REACHED = "ssh.connect"

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Level,
-    Question,
-    Scope,
-    Verdict,
-    passed,
-)
+from dslaunch.preflight.check import Answers, Asked, Check, Level, Question, Scope, Verdict, passed
 from dslaunch.preflight.checks._machine import NETWORK_TYPES, mounts, path_question, paths
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.preflight.unanswered import Reason

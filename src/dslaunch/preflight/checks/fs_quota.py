@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Level,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Level, Question, Verdict, passed, skipped
 from dslaunch.preflight.flow import NodeFlow, each
 
 _N = r"(\d{1,18})"

@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.flow import NodeFlow, each
 

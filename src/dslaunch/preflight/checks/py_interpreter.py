@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.launch import launchers
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._alike import alike
 

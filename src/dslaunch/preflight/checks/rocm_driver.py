@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Verdict,
-    passed,
-)
+from dslaunch.preflight.check import Answers, Check, Verdict, passed
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
 from dslaunch.preflight.checks._alike import alike

@@ -6,13 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
 from dslaunch.preflight.checks._alike import alike

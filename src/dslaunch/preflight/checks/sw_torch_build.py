@@ -6,15 +6,7 @@ from collections.abc import Iterator
 
 from dslaunch.launch import launchers
 from dslaunch.launch.devices import NAMES
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Level,
-    Scope,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Level, Scope, Verdict, passed, skipped
 from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
