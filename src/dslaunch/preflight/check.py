@@ -204,8 +204,6 @@ def skipped(why: str) -> Verdict:
 
 Nodes = Mapping[str, Answers]
 """Of all nodes that answered, in their order."""
-Further = Callable[[Nodes], Mapping[str, Asked]]
-"""What follows for each host from what all have answered."""
 
 
 @dataclass(frozen=True, slots=True)

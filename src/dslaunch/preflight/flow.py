@@ -18,7 +18,6 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Flow,
-    Further,
     Nodes,
     Round,
     UnansweredError,
@@ -130,14 +129,3 @@ def unjudged(error: Exception) -> Verdict:
     if isinstance(error, UnansweredError):
         return Verdict("unknown", str(error))
     return Verdict("unknown", f"{FAULT}: {type(error).__name__}")
-
-
-def asks(*rounds: Further, alone: bool = False) -> Callable[[Nodes], Flow]:
-    """Return a flow that only asks, round by round, for a check that judges by other means."""
-
-    def flow(nodes: Nodes) -> Flow:
-        for further in rounds:
-            nodes = yield Round(further(nodes), alone)
-        return ()
-
-    return flow

@@ -21,7 +21,7 @@ from dslaunch.preflight.check import (
     passed,
 )
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import FAULT, NodeFlow, Progress, asks, each, said
+from dslaunch.preflight.flow import FAULT, NodeFlow, Progress, each, said
 
 CLUSTER = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]\n", "c.yaml")
 SCOPE = Scope(CLUSTER, CLUSTER.nodes)
@@ -93,17 +93,6 @@ def test_a_flow_that_raises_has_ended() -> None:
     with pytest.raises(UnansweredError, match="n1"):
         progress.answered(nodes(n1=GOOD))
     assert progress.pending is None
-
-
-def test_rounds_of_a_measurement_are_asked_alone() -> None:
-    further = [lambda nodes, q=q: {"n1": {"q": q}} for q in (FIRST, SECOND)]
-    flow = Progress(asks(*further, alone=True)(nodes(n1=GOOD)))
-    asked = []
-    while flow.pending is not None:
-        assert flow.pending.alone
-        asked.append(flow.pending.asked["n1"]["q"])
-        flow.answered(nodes(n1=GOOD))
-    assert asked == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize("name", ["fs.shared", "dns.resolve", "net.mesh", "gpu.mig"])

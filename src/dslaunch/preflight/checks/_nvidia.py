@@ -29,7 +29,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
 from dslaunch.preflight.checks._query import Tables, read
-from dslaunch.preflight.flow import NodeFlow, asks, each
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.preflight.unanswered import Reason
 from dslaunch.terminal import printable
 
@@ -95,8 +95,13 @@ def ask(scope: Scope) -> Asked:
 
 def asking(**more: Question) -> Callable[[Nodes], Flow]:
     """Return a flow that asks the nodes which have a driver the query, and more."""
-    wanted = {"query": QUERY, **more}
-    return asks(lambda nodes: {host: wanted for host, a in nodes.items() if has_driver(a)})
+
+    def flow(a: Answers) -> NodeFlow:
+        if has_driver(a):
+            yield {"query": QUERY, **more}
+        return ()
+
+    return each(flow)
 
 
 def has_driver(a: Answers) -> bool:
