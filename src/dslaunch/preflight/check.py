@@ -222,7 +222,7 @@ Flow = Generator[Round, Nodes, Iterable[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question that is put to the cluster. Its module's name is its own, `_` for `.`."""
+    """One thing that is made sure of. Its name is its module's, with `.` for `_`, or its row's."""
 
     title: str
     """A few words: what it makes sure of."""

@@ -17,10 +17,12 @@ def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
     found: dict[tuple[int, str], dict[int, int]] = {}
     index = None
     for line in text.splitlines():
-        if gpu := _GPU.match(line):
+        # nearly all lines are counters
+        if link := _COUNTER.match(line):
+            if index is not None:
+                found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
+        elif gpu := _GPU.match(line):
             index = int(gpu[1])
-        elif (link := _COUNTER.match(line)) and index is not None:
-            found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
     return found
 
 
