@@ -29,8 +29,8 @@ def some(names: Sequence[str]) -> dict[str, Check]:
     for name in names:
         alone = _module_of(name)
         area = name.partition(".")[0]
-        tables = sorted(filter(_is_table, modules), key=lambda table: area not in table)
-        for module in [alone] if alone in modules else tables:
+        likely = sorted(filter(_is_table, modules), key=lambda table: (area not in table, table))
+        for module in [alone] if alone in modules else likely:
             if name not in found:
                 found |= _checks_in(module)
     return {name: found[name] for name in names}
