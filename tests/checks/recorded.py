@@ -23,6 +23,7 @@ from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Answers, Asked, Check, Finding, Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.pysource.imports import Imports
 
@@ -149,9 +150,12 @@ def facts_of(case: Case, check: Check) -> Facts:
     }
     for host in case.hosts:
         take(host, check.ask(scope))
-    for further in check.rounds:
-        for host, asked in further(nodes_of(case, check, scope, answers)).items():
-            take(host, asked)
+    if check.flow is not None:
+        progress = Progress(check.flow(nodes_of(case, check, scope, answers)))
+        while progress.pending is not None:
+            for host, asked in progress.pending.asked.items():
+                take(host, asked)
+            progress.answered(nodes_of(case, check, scope, answers))
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}

@@ -14,6 +14,7 @@ from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, Answers, Question, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import REACHED, judge
 from tests.checks.recorded import HELLO, job_with
 
@@ -165,11 +166,16 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
 
     for host in recorded:
         recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
-    for further in check.rounds:
-        for host, more in further(nodes()).items():
-            recorded[host] |= {
-                q.key: data.draw(answer(q)) for q in more.values() if q.key not in recorded[host]
-            }
+    if check.flow is not None:
+        progress = Progress(check.flow(nodes()))
+        while progress.pending is not None:
+            for host, more in progress.pending.asked.items():
+                recorded[host] |= {
+                    q.key: data.draw(answer(q))
+                    for q in more.values()
+                    if q.key not in recorded[host]
+                }
+            progress.answered(nodes())
     here = check.here(scope) if check.here else {}
     own = {q.key: data.draw(answer(q)) for q in here.values()}
     facts = {host: NodeFacts(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}

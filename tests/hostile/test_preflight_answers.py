@@ -20,7 +20,8 @@ from dslaunch.preflight import hardware
 from dslaunch.preflight.check import LEVELS, Check, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts
-from dslaunch.preflight.judge import FAULT, Report, judge
+from dslaunch.preflight.flow import FAULT
+from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown

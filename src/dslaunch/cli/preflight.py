@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
-    from dslaunch.preflight.check import Answers, Check, Scope, Tier, Verdict
+    from dslaunch.preflight.check import Check, Scope, Tier
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
@@ -277,17 +277,8 @@ def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
     if scope.cluster.transport != options.BY_STEPS:
         return dict(checks)
     skip = set(ABOUT_LOGINS) - scope.named
-    return {n: _left_out(check) if n in skip else check for n, check in checks.items()}
-
-
-def _left_out(check: Check) -> Check:
-    """A check that asks nothing and says so."""
-    from dslaunch.preflight.check import skipped
-
-    def say(a: Answers) -> list[Verdict]:
-        return [skipped("nobody logs in: the nodes are reached by steps of the allocation")]
-
-    return replace(check, ask=lambda scope: {}, judge=say, compare=None, here=None, then=None)
+    why = "nobody logs in: the nodes are reached by steps of the allocation"
+    return {n: check.left_out(why) if n in skip else check for n, check in checks.items()}
 
 
 def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -> None:

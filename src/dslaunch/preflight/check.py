@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -204,13 +204,25 @@ def skipped(why: str) -> Verdict:
 
 Nodes = Mapping[str, Answers]
 """Of all nodes that answered, in their order."""
-Further = Callable[[Nodes], Mapping[str, Asked]]
-"""What follows for each host from what all have answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Questions that depend on earlier answers."""
+
+    asked: Mapping[str, Asked]
+    """By host."""
+    alone: bool = False
+    """Asked while no other check asks anything: what measures must not be disturbed."""
+
+
+Flow = Generator[Round, Nodes, Iterable[Verdict]]
+"""Yields questions and receives what the nodes have answered so far; see `flow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question that is put to the cluster. Its module's name is its own, `_` for `.`."""
+    """One thing that is made sure of. Its name is its module's, with `.` for `_`, or its row's."""
 
     title: str
     """A few words: what it makes sure of."""
@@ -228,23 +240,18 @@ class Check:
     """Of the nodes with each other; a verdict names its hosts."""
     here: Callable[[Scope], Asked] | None = None
     """Asked of the machine that dslaunch runs on, by the same program as the nodes."""
-    then: Further | None = None
-    """Questions that depend on the first answers, by host."""
-    after: Further | None = None
-    """Questions for when all nodes have answered those of `then`."""
-    measure: tuple[Further, ...] = ()
-    """Rounds that are asked while no other check asks anything: what measures must not be
-    disturbed."""
+    flow: Callable[[Nodes], Flow] | None = None
+    """All that depends on answers to `ask`: further questions, and what is said; see `flow`."""
     last: Callable[[Scope, str], Asked] | None = None
     """What each host does at the end, however it comes, to leave nothing behind."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Thresholds that a cluster file may set, with their units in `limits_mean`."""
     limits_mean: str = ""
 
-    @property
-    def rounds(self) -> tuple[Further, ...]:
-        """All that depends on earlier answers, in the order in which it is asked."""
-        return (*(f for f in (self.then, self.after) if f is not None), *self.measure)
+    def left_out(self, why: str) -> Check:
+        """The check that asks nothing, and says why."""
+        texts = {name: getattr(self, name) for name in ("title", "tier", "why", "fix", "see")}
+        return Check(**texts, source=self.source, judge=lambda a: [skipped(why)])
 
 
 @dataclass(frozen=True, slots=True)

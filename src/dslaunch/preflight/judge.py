@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from typing import cast
 
 from dslaunch.cluster.failures import folded
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
-from dslaunch.preflight.check import (
-    LEVELS,
-    Answers,
-    Check,
-    Finding,
-    Level,
-    Nodes,
-    Scope,
-    UnansweredError,
-    Verdict,
-)
+from dslaunch.preflight import flow as flows
+from dslaunch.preflight.check import LEVELS, Answers, Check, Finding, Level, Nodes, Scope, Verdict
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 REACHED = "ssh.connect"
 """The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
 LONGEST = 2000
 """Characters of a part of a finding."""
-MOST_VERDICTS = 200
-"""Of one check on one node by itself."""
-FAULT = "the check itself failed"
-"""How the finding begins of a check that raised an exception: one of a third party, or a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +83,25 @@ def _short(text: str) -> str:
 
 
 def _verdicts(check: Check, nodes: Nodes) -> list[tuple[str, Verdict]]:
-    found: list[tuple[str, Verdict]] = []
+    found: list[Verdict] = []
     if check.judge is not None:
-        found += [(host, verdict) for host, of in nodes.items() for verdict in _of(check, of)]
-    if check.compare is not None and nodes:
-        try:
-            found += [(h, v) for v in check.compare(nodes) for h in v.hosts]
-        except Exception as error:  # noqa: BLE001 - no check may take the others with it
-            found += [(host, _unjudged(error)) for host in nodes]
-    return found
+        for host, a in nodes.items():
+            found += flows.of_node(host, partial(check.judge, a))
+    if check.flow is not None:
+        found += _together(nodes, partial(flows.said, check.flow))
+    if check.compare is not None:
+        found += _together(nodes, check.compare)
+    return [(host, verdict) for verdict in found for host in verdict.hosts]
+
+
+def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Verdict]]) -> list[Verdict]:
+    """What is said of the nodes with each other."""
+    if not nodes:
+        return []
+    try:
+        return list(judge(nodes))
+    except Exception as error:  # noqa: BLE001 - no check may take the others with it
+        return [replace(flows.unjudged(error), hosts=tuple(nodes))]
 
 
 def answers(name: str, check: Check, facts: Facts) -> dict[str, Answers]:
@@ -138,20 +135,6 @@ def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, Answers]:
     asked = check.ask(scope)
     limits = {**check.limits, **dict(dict(scope.cluster.preflight.limits).get(name, ()))}
     return {host: replace(a, asked=asked, limits=limits) for host, a in nodes.items()}
-
-
-def _of(check: Check, of: Answers) -> list[Verdict]:
-    assert check.judge is not None
-    try:
-        return list(islice(check.judge(of), MOST_VERDICTS))
-    except Exception as error:  # noqa: BLE001 - no check may take the others with it
-        return [_unjudged(error)]
-
-
-def _unjudged(error: Exception) -> Verdict:
-    if isinstance(error, UnansweredError):
-        return Verdict("unknown", str(error))
-    return Verdict("unknown", f"{FAULT}: {type(error).__name__}")
 
 
 def _reached(facts: Facts) -> Iterator[Finding]:

@@ -6,15 +6,17 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 from dslaunch import log, transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.check import Answers, Asked, Check, Further, Question, Scope
+from dslaunch.preflight.check import Answers, Check, Nodes, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation, Silent
 from dslaunch.preflight.facts import NodeFacts
+from dslaunch.preflight.flow import Progress
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
@@ -25,6 +27,7 @@ GRACE = 10.0
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 _log = log.Log(__name__)
+FlowProgress = Progress[Round, Nodes]
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -112,30 +115,45 @@ class Survey:
         self.tell(host, "asked")
 
     def _further(self, pool: ThreadPoolExecutor) -> None:
-        """What depends on earlier answers."""
-        checks = self.checks.values()
-        self._ask_each(pool, [(check, check.then) for check in checks if check.then])
-        self._ask_each(pool, [(check, check.after) for check in checks if check.after])
-        for alone in [(check, further) for check in checks for further in check.measure]:
-            self._ask_each(pool, [alone])
+        """What depends on earlier answers: the flows in step, then those that measure by turns."""
+        flows = [flow for check in self.checks.values() if (flow := self._begun(check)) is not None]
+        while together := [(c, p) for c, p in flows if p.pending and not p.pending.alone]:
+            self._ask_round(pool, together)
+        for check, progress in flows:
+            while progress.pending is not None:
+                self._ask_round(pool, [(check, progress)])
         for host in self.talks:
             self.tell(host, "answered")
 
-    def _ask_each(self, pool: ThreadPoolExecutor, more: list[tuple[Check, Further]]) -> None:
-        """Ask every node what follows for it from all nodes' answers."""
+    def _begun(self, check: Check) -> tuple[Check, FlowProgress] | None:
+        with self._noted():
+            if check.flow is not None:
+                return check, Progress(check.flow(self.answers(check)))
+        return None
+
+    def _ask_round(
+        self, pool: ThreadPoolExecutor, flows: Sequence[tuple[Check, FlowProgress]]
+    ) -> None:
+        """Ask every node what some flows want to know of it, and let them go on."""
         asked: dict[str, list[Question]] = {host: [] for host in self.talks}
-        for check, further in more:
-            for host, questions in self._further_of(check, further).items():
+        for _, progress in flows:
+            assert progress.pending is not None
+            for host, questions in progress.pending.asked.items():
                 asked[host] += questions.values()
         longest = _longest([q for questions in asked.values() for q in questions])
-        self._round(pool, lambda talk: talk.ask(asked[talk.node.host]), longest)
+        if any(asked.values()):
+            self._round(pool, lambda talk: talk.ask(asked[talk.node.host]), longest)
+        for check, progress in flows:
+            with self._noted():
+                progress.answered(self.answers(check))
 
-    def _further_of(self, check: Check, further: Further) -> Mapping[str, Asked]:
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """No check may take the others with it; the judge says that it could not be judged."""
         try:
-            return further(self.answers(check))
-        except Exception as error:  # noqa: BLE001 - no check may take the others with it
+            yield
+        except Exception as error:  # noqa: BLE001
             self.faults.append(type(error).__name__)
-            return {}
 
     def answers(self, check: Check) -> dict[str, Answers]:
         """What the nodes have answered so far."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dslaunch.protocol.survey import Ran
+
 
 class Reason(Enum):
     """What a failure means for the checks."""
@@ -43,6 +45,12 @@ def reason_of(text: str) -> Reason:
         if text.startswith(beginning):
             return reason
     return Reason.NOT_INSTALLED if _OF_PYTHON in text else Reason.OTHER
+
+
+def lacks_program(name: str, ran: Ran) -> bool:
+    """Whether a program was not there, by what was written in its place (`node/questions.py`);
+    ssh also ends with 127 where a program is missing at the other end."""
+    return ran["code"] == 127 and ran["err"].startswith(f"{name}: not found")
 
 
 @dataclass(frozen=True, slots=True)

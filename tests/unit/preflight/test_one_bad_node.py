@@ -13,10 +13,20 @@ from tests.checks.recorded import HELLO
 from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Flow,
+    Nodes,
+    Question,
+    Round,
+    Scope,
+    UnansweredError,
+)
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
 from dslaunch.preflight.facts import Facts, NodeFacts, read
-from dslaunch.preflight.judge import FAULT, REACHED, judge
+from dslaunch.preflight.flow import FAULT, Progress, said
+from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.runner import Survey
 from dslaunch.protocol.survey import Answer
 
@@ -52,10 +62,13 @@ def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
     nodes = mesh(listen={"value": {"port": None}})
     targets = {host: q.argument["targets"] for host, q in net_mesh.calls(nodes).items()}
     assert targets == {"n1": {"n3": ["10.0.0.3", 4003]}, "n3": {"n1": ["10.0.0.1", 4001]}}
-    for further in net_bandwidth.CHECK.measure:
-        for asked in further(nodes).values():
+    assert net_bandwidth.CHECK.flow is not None
+    flow = Progress(net_bandwidth.CHECK.flow(nodes))
+    while flow.pending is not None:
+        for asked in flow.pending.asked.values():
             for question in asked.values():
                 assert json.loads(question.argument["argv"][-1])["target"][1] in (4001, 4003)
+        flow.answered(nodes)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +88,8 @@ def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
     locks: Answer = {"value": [{"path": path, "size": 0, "age": 1e6}]}
     node = SCOPE.nodes[0]
     a = Answers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
-    assert check.judge is not None
-    (verdict,) = check.judge(a)
+    assert check.flow is not None
+    (verdict,) = said(check.flow, {node.host: a})
     assert shlex.split(verdict.fix) == ["rm", path]
 
 
@@ -100,12 +113,13 @@ def test_a_check_that_raises_is_unknown_and_names_its_exception() -> None:
 
 
 def test_a_check_that_cannot_say_what_follows_is_noted() -> None:
-    def further(nodes: Nodes) -> Any:
+    def flow(nodes: Nodes) -> Flow:
+        nodes = yield Round({})
         raise UnansweredError(next(iter(nodes)))
 
     honest = {"hello": HELLO, "answers": {}, "clock": None}
     way = ScriptedTransport({node.host: ScriptedNode(honest, honest) for node in SCOPE.nodes})
-    check = replace(CHECKS["shell.umask"], then=further)
+    check = replace(CHECKS["shell.umask"], flow=flow)
     survey = Survey(SCOPE, {"a.bad": check}, lambda *_: None, way)
     assert set(survey.run()) == {"n1", "n2", "n3"}
     assert survey.faults == ["UnansweredError"]

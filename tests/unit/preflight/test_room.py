@@ -9,6 +9,7 @@ from dslaunch.node import survey
 from dslaunch.preflight.check import Answers, Asked, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import judge
 
 CHECK = built_in()["fs.free"]
@@ -27,9 +28,11 @@ def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> 
     scope = Scope(cluster, cluster.nodes, directories=(WORK,))
     asked = CHECK.ask(scope)
     first = answers(asked)
-    assert CHECK.then is not None
-    then = CHECK.then({"node1": Answers(cluster.nodes[0], scope, asked, first)})
-    facts = NodeFacts(HELLO, {**first, **answers(then["node1"])}, None, 1.0)
+    assert CHECK.flow is not None
+    flow = Progress(CHECK.flow({"node1": Answers(cluster.nodes[0], scope, asked, first)}))
+    assert flow.pending is not None
+    further = answers(flow.pending.asked["node1"])
+    facts = NodeFacts(HELLO, {**first, **further}, None, 1.0)
     report = judge(Facts(scope, 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
     found = next(f for f in report.findings if f.found.startswith(WORK))
     assert (found.level, found.see) == ("fail", "df -h /tmp")

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from dslaunch.node import survey
-from dslaunch.preflight.unanswered import Failure, Reason, reason_of
+from dslaunch.preflight.unanswered import Failure, Reason, lacks_program, reason_of
 
 ERRNO = {
     errno.ENOENT: Reason.MISSING,
@@ -47,3 +47,17 @@ def test_a_question_that_is_late_on_the_node_is_a_timeout_here() -> None:
     answers = survey.ask({"late": late}, children)
     children.end()
     assert reason_of(answers["late"]["error"]) is Reason.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("code", "written", "lacks"),
+    [
+        (127, "ssh: not found", True),
+        (127, "bash: line 1: echo: command not found", False),
+        (255, "ssh: connect to host n1 port 22: Connection refused", False),
+    ],
+)
+def test_a_program_that_is_missing_here_is_not_one_that_is_missing_there(
+    code: int, written: str, lacks: bool
+) -> None:
+    assert lacks_program("ssh", {"code": code, "out": "", "err": written}) is lacks

@@ -7,6 +7,7 @@ import json
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import Answers, Scope
 from dslaunch.preflight.checks.fs_write_speed import CHECK
+from dslaunch.preflight.flow import Progress
 
 
 def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
@@ -15,11 +16,15 @@ def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
     hello = {"executable": "/usr/bin/python3"}
     nodes = {n.host: Answers(n, scope, {}, {}, hello) for n in cluster.nodes}
     written: dict[str, set[str]] = {}
-    for further in CHECK.measure:
-        for host, asked in further(nodes).items():
+    assert CHECK.flow is not None
+    flow = Progress(CHECK.flow(nodes))
+    while flow.pending is not None:
+        assert flow.pending.alone
+        for host, asked in flow.pending.asked.items():
             for question in asked.values():
                 told = json.loads(question.argument["argv"][-1])
                 written.setdefault(host, set()).add(f"{told['path']}/{told['name']}")
+        flow.answered(nodes)
     assert CHECK.last is not None
     for host, files in written.items():
         removed = [q.argument for q in CHECK.last(scope, host).values()]

@@ -26,11 +26,12 @@ def some(names: Sequence[str]) -> dict[str, Check]:
     modules = _modules()
     found: dict[str, Check] = {}
     for name in names:
-        if name in found:
-            continue
         alone = _module_of(name)
-        for module in [alone] if alone in modules else filter(_is_table, modules):
-            found |= _checks_in(module)
+        area = name.partition(".")[0]
+        likely = sorted(filter(_is_table, modules), key=lambda table: (area not in table, table))
+        for module in [alone] if alone in modules else likely:
+            if name not in found:
+                found |= _checks_in(module)
     return {name: found[name] for name in names}
 
 

@@ -1,7 +1,7 @@
 """How torch must be built for the accelerators of its node.
 
 A vendor's accelerator is one entry of `BUILDS`; which vendors a node has is asked and judged by
-`ask`, `then` and `vendors`.
+`ask` and `vendors`, from NVIDIA's query.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dslaunch.launch.devices import NAMES
-from dslaunch.preflight.check import Answers, Asked, Nodes, Scope
+from dslaunch.preflight.check import Answers, Asked, Scope
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.protocol.programs import Installed
@@ -49,11 +49,6 @@ MODULES = tuple(sorted({name for build in BUILDS.values() for name in build.modu
 def ask(scope: Scope) -> Asked:
     """What tells accelerators, and costs a node nothing."""
     return {**nvidia.ask(scope), **accelerators.ask(scope)}
-
-
-def then(nodes: Nodes) -> Mapping[str, Asked]:
-    """What is asked of the nodes that have some."""
-    return nvidia.then()(nodes)
 
 
 def vendors(a: Answers) -> tuple[Vendor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,8 +15,9 @@ from dslaunch.launch.activation import Used, used
 from dslaunch.launch.command import Command, Var, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.plan import Rendezvous, node_environment
-from dslaunch.preflight.check import Answers, Asked, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.check import Answers, Flow, Nodes, Question, Scope, UnansweredError, Verdict
 from dslaunch.preflight.checks._builds import MODULES
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol import programs
 from dslaunch.protocol.programs import Installed, Module
 from dslaunch.protocol.survey import Tried
@@ -147,9 +148,16 @@ def beside(scope: Scope) -> str:
     return root[len(base) + 1 :] if base and inside else root
 
 
-def then(nodes: Nodes) -> Mapping[str, Asked]:
-    """The question for each node: it depends on the node's own settings."""
-    return {host: {"job": question(a)} for host, a in nodes.items()}
+def asking(
+    judge: Callable[[Answers], Iterable[Verdict]] = lambda a: (),
+) -> Callable[[Nodes], Flow]:
+    """Return a flow that asks each node what its job's environment has, and judges the answer."""
+
+    def flow(a: Answers) -> NodeFlow:
+        a = yield {"job": question(a)}
+        return judge(a)
+
+    return each(flow)
 
 
 def uses_of(a: Answers) -> Used:

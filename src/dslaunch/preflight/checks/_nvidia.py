@@ -17,6 +17,7 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Asked,
+    Flow,
     Level,
     Nodes,
     Question,
@@ -28,6 +29,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
 from dslaunch.preflight.checks._query import Tables, read
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.preflight.unanswered import Reason
 from dslaunch.terminal import printable
 
@@ -91,10 +93,15 @@ def ask(scope: Scope) -> Asked:
     return {"which": WHICH, "pci": PCI, "driver": DRIVER}
 
 
-def then(**more: Question) -> Callable[[Nodes], Mapping[str, Asked]]:
-    """Ask the nodes that have GPUs the query, and more."""
-    wanted = {"query": QUERY, **more}
-    return lambda nodes: {host: wanted for host, a in nodes.items() if has_driver(a)}
+def asking(**more: Question) -> Callable[[Nodes], Flow]:
+    """Return a flow that asks the nodes which have a driver the query, and more."""
+
+    def flow(a: Answers) -> NodeFlow:
+        if has_driver(a):
+            yield {"query": QUERY, **more}
+        return ()
+
+    return each(flow)
 
 
 def has_driver(a: Answers) -> bool:
@@ -222,17 +229,22 @@ def _absent(a: Answers) -> bool:
     return answer is not None and answer["code"] in (6, 9, 12)
 
 
-def where_up(judge: Judge) -> Judge:
-    """Judge only nodes whose driver answers."""
+def where_up(judge: Judge, **more: Question) -> Callable[[Nodes], Flow]:
+    """Return a flow that asks nodes which have GPUs the query, and more, and judges those whose
+    driver answers."""
 
-    def judged(a: Answers) -> Iterator[Verdict]:
-        state = driver(a)
-        if state is Driver.UP:
-            yield from judge(a)
-        else:
-            yield skipped(state.value)
+    def flow(a: Answers) -> NodeFlow:
+        if has_driver(a):
+            a = yield {"query": QUERY, **more}
+        return if_up(a, judge)
 
-    return judged
+    return each(flow)
+
+
+def if_up(a: Answers, judge: Judge) -> Iterable[Verdict]:
+    """Judge a node if its driver answers."""
+    state = driver(a)
+    return judge(a) if state is Driver.UP else [skipped(state.value)]
 
 
 T = TypeVar("T")
@@ -270,7 +282,9 @@ class Rule:
     applies: Predicate
 
 
-def each_gpu(needs: tuple[str, ...], *rules: Rule, fine: str, expected: str) -> Judge:
+def each_gpu(
+    needs: tuple[str, ...], *rules: Rule, fine: str, expected: str
+) -> Callable[[Nodes], Flow]:
     """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
     are named together, and `fine` is said if there is none.
 

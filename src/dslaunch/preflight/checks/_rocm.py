@@ -9,12 +9,12 @@ Both are often below /opt/rocm/bin alone, which no session has on its PATH.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
+    Flow,
     Nodes,
     Question,
     UnansweredError,
@@ -22,6 +22,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.terminal import printable
 
 NONE = "no AMD GPU"
@@ -149,13 +150,8 @@ def _links(lines: list[str]) -> dict[tuple[int, int], str]:
     return {(a, b): rows[a][b] for a, b in pairs} if agree and known else {}
 
 
-def then(nodes: Nodes) -> Mapping[str, Asked]:
-    """Ask the tools of nodes whose AMD GPUs can be opened."""
-    return {host: {"told": TELL} for host, a in nodes.items() if _devices(a)}
-
-
 def _devices(a: Answers) -> int:
-    found = accelerators.of_vendor(a, "amd") if a.has("accelerators") else None
+    found = accelerators.of_vendor(a, "amd")
     return found["devices"] if found else 0
 
 
@@ -175,17 +171,16 @@ def _told(a: Answers) -> Told:
     return found
 
 
-def where_there(
-    judge: Callable[[Told, Answers], Iterable[Verdict]],
-) -> Callable[[Answers], Iterator[Verdict]]:
-    """Judge only nodes that have AMD GPUs; `rocm.count` tells of those without a driver."""
+def where_there(judge: Callable[[Told, Answers], Iterable[Verdict]]) -> Callable[[Nodes], Flow]:
+    """Return a flow that asks the tools of nodes whose AMD GPUs can be opened, and judges these;
+    `rocm.count` tells of those without a driver."""
 
-    def judged(a: Answers) -> Iterator[Verdict]:
+    def flow(a: Answers) -> NodeFlow:
         if accelerators.of_vendor(a, "amd") is None:
-            yield skipped(NONE)
-        elif not _devices(a):
-            yield skipped("the driver is not up")
-        else:
-            yield from judge(told(a), a)
+            return [skipped(NONE)]
+        if not _devices(a):
+            return [skipped("the driver is not up")]
+        a = yield {"told": TELL}
+        return judge(told(a), a)
 
-    return judged
+    return each(flow)

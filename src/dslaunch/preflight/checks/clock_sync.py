@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Nodes,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
+from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.protocol.survey import Ran
+
+NOT_FOUND = 127
+"""The exit code for a program that is not there."""
 
 TIMESYNCD = "/run/systemd/timesync/synchronized"
 """systemd-timesyncd makes it when the clock has been set (systemd-timesyncd.service(8))."""
@@ -26,49 +21,43 @@ TIMEDATE = Question(
 )
 
 
-def _further(a: Answers) -> Question | None:
-    """Whom to ask where no file says that the clock is kept."""
-    if not a.has("files") or TIMESYNCD in a["files"]:
-        return None
-    if any(path in a["files"] for path in CHRONY):
-        return TRACKING
-    return TIMEDATE if a["files"].get("/proc/1/comm") == "systemd" else None
+def _flow(a: Answers) -> NodeFlow:
+    """Ask a program where no file says that the clock is kept."""
+    files = a["files"]
+    if TIMESYNCD in files:
+        return [passed("kept by systemd-timesyncd")]
+    if any(path in files for path in CHRONY):
+        a = yield {"said": TRACKING}
+        return [_chrony(a.value(TRACKING))]
+    if files.get("/proc/1/comm") == "systemd":
+        a = yield {"said": TIMEDATE}
+        return [_timedate(a.value(TIMEDATE))]
+    return [skipped("no service keeps the clock there: a container, or its host does")]
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    asked = {host: _further(a) for host, a in nodes.items()}
-    return {host: {"said": question} for host, question in asked.items() if question}
+NO_PROGRAM = skipped("no program there says whether the clock is kept")
 
 
-def _judge(a: Answers) -> Iterator[Verdict]:
-    if TIMESYNCD in a["files"]:
-        yield passed("kept by systemd-timesyncd")
-        return
-    question = _further(a)
-    if question is None:
-        yield skipped("no service keeps the clock there: a container, or its host does")
-        return
-    said = a.value(question)
-    if said["code"] == 127:
-        yield skipped("no program there says whether the clock is kept")
-    elif question is TRACKING:
-        yield _chrony(said["out"] + said["err"], said["code"])
-    elif said["code"]:
-        yield Verdict("unknown", "timedatectl does not answer")
-    elif "NTPSynchronized=yes" in said["out"]:
-        yield passed("kept right")
-    else:
-        service = "no service is on" if "NTP=no" in said["out"] else "no server has answered yet"
-        yield Verdict("warn", f"the clock is not kept right: {service}", "synchronized")
+def _timedate(said: Ran) -> Verdict:
+    if said["code"] == NOT_FOUND:
+        return NO_PROGRAM
+    if said["code"]:
+        return Verdict("unknown", "timedatectl does not answer")
+    if "NTPSynchronized=yes" in said["out"]:
+        return passed("kept right")
+    service = "no service is on" if "NTP=no" in said["out"] else "no server has answered yet"
+    return Verdict("warn", f"the clock is not kept right: {service}", "synchronized")
 
 
-def _chrony(words: str, code: int) -> Verdict:
-    if code:
+def _chrony(said: Ran) -> Verdict:
+    if said["code"] == NOT_FOUND:
+        return NO_PROGRAM
+    if said["code"]:
         return Verdict("warn", "chronyd does not answer", "a daemon that keeps the clock")
+    words = said["out"] + said["err"]
     if re.search(r"Leap status\s*:\s*Not synchronised|^Stratum\s*:\s*0\s*$", words, re.M):
-        return Verdict(
-            "warn", "the clock is not kept right: chronyd reaches no server", "synchronized"
-        )
+        found = "the clock is not kept right: chronyd reaches no server"
+        return Verdict("warn", found, "synchronized")
     return passed("kept by chronyd")
 
 
@@ -81,6 +70,5 @@ CHECK = Check(
     see="chronyc tracking || timedatectl",
     source="systemd-timesyncd.service(8); chronyc(1), tracking",
     ask=lambda scope: {"files": FILES},
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

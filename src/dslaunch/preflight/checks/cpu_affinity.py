@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Level,
-    Question,
-    Verdict,
-    passed,
-)
+from dslaunch.preflight.check import Answers, Check, Level, Question, Verdict, passed
 from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import NVIDIA
 from dslaunch.preflight.checks.cpu_load import cores

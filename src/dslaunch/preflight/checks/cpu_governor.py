@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks._alike import alike
 
 PLACE = "/sys/devices/system/cpu/cpu0/cpufreq/"

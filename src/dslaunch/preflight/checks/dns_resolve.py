@@ -8,15 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
-from dslaunch.preflight.check import (
-    Asked,
-    Check,
-    Level,
-    Nodes,
-    Scope,
-    UnansweredError,
-    Verdict,
-)
+from dslaunch.preflight.check import Asked, Check, Level, Nodes, Scope, UnansweredError, Verdict
 from dslaunch.preflight.checks._machine import resolve
 
 Names = Mapping[str, list[str]]

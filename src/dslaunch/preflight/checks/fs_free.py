@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
-    Nodes,
     Question,
     Scope,
     Verdict,
@@ -17,6 +16,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks._machine import GIB, is_missing, path_question, paths, space
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.survey import PathStatus
 
 
@@ -29,14 +29,11 @@ def _above(path: str) -> Question:
     return Question("above", path, 5)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: asked for host, a in nodes.items() if (asked := dict(_missing(a)))}
-
-
-def _missing(a: Answers) -> Iterator[tuple[str, Question]]:
-    for path in paths(a.scope):
-        if is_missing(a, path):
-            yield f"above {path}", _above(path)
+def _flow(a: Answers) -> NodeFlow:
+    missing = [path for path in paths(a.scope) if is_missing(a, path)]
+    if missing:
+        a = yield {f"above {path}": _above(path) for path in missing}
+    return _judge(a)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -88,8 +85,7 @@ CHECK = Check(
     see="df -h . ~ /tmp; df -i .",
     source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
     ask=_ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
     limits={"fail": 5, "warn": 12, "enough": 100},
     limits_mean="per cent that must be free, and should be; GiB free that are always enough",
 )

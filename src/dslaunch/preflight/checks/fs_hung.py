@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Level,
-    Nodes,
-    Question,
-    Scope,
-    Verdict,
-    passed,
-)
+from dslaunch.preflight.check import Answers, Asked, Check, Level, Question, Scope, Verdict, passed
 from dslaunch.preflight.checks._machine import NETWORK_TYPES, mounts, path_question, paths
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.preflight.unanswered import Reason
 
 MOUNTS = Question("read", ["/proc/self/mountinfo"])
@@ -38,14 +29,15 @@ def _mounted(a: Answers) -> dict[str, str]:
     return dict(list(network.items())[:MOST])
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    asked = {h: {p: path_question(p) for p in _mounted(a)} for h, a in nodes.items()}
-    return {host: questions for host, questions in asked.items() if questions}
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
-    own = paths(a.scope)
+def _flow(a: Answers) -> NodeFlow:
     network = _mounted(a)
+    if network:
+        a = yield {path: path_question(path) for path in network}
+    return _judge(a, network)
+
+
+def _judge(a: Answers, network: Mapping[str, str]) -> Iterator[Verdict]:
+    own = paths(a.scope)
     bad = False
     for path in dict.fromkeys([*own, *network]):
         question = path_question(path)
@@ -73,6 +65,5 @@ CHECK = Check(
     see="timeout 5 stat PATH; dmesg | grep -i nfs",
     source="nfs(5), hard; nvidia-resiliency-ext, storage health check",
     ask=_ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

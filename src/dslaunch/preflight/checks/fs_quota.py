@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Nodes,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Level, Question, Verdict, passed, skipped
+from dslaunch.preflight.flow import NodeFlow, each
 
 _N = r"(\d{1,18})"
 PRESENT = Question("present", ["quota"])
 QUOTA = Question("run", {"argv": ["quota", "-w", "-p"]}, 8)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {h: {"quota": QUOTA} for h, a in nodes.items() if a.has("present") and a["present"]}
+def _flow(a: Answers) -> NodeFlow:
+    if "quota" not in a["present"]:
+        return [skipped("no program there tells quotas")]
+    a = yield {"quota": QUOTA}
+    return _judge(a)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if "quota" not in a["present"]:
-        yield skipped("no program there tells quotas")
-        return
     bad = False
     for place, used, limit in usage(a.value(QUOTA)["out"]):
         share = 100 * used / limit
-        words = f"{share:.0f} % of the quota on {place} used"
-        if share >= 100:
+        if share > a.limits["warn"]:
             bad = True
-            yield Verdict("fail", words, f"less than {a.limits['warn']:g} %")
-        elif share > a.limits["warn"]:
-            bad = True
-            yield Verdict("warn", words, f"less than {a.limits['warn']:g} %")
+            level: Level = "fail" if share >= 100 else "warn"
+            words = f"{share:.0f} % of the quota on {place} used"
+            yield Verdict(level, words, f"less than {a.limits['warn']:g} %")
     if not bad:
         yield passed("no quota is near its end")
 
@@ -64,8 +54,7 @@ CHECK = Check(
     see="quota -w; lfs quota -h -u $USER PATH",
     source="quota(1)",
     ask=lambda scope: {"present": PRESENT},
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
     limits={"warn": 90},
     limits_mean="per cent of the quota above which it warns",
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Flow,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -32,12 +34,12 @@ def _seen(scope: Scope) -> Question:
     return Question("marks", {"paths": list(scope.directories), "names": names}, 15)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"mark": _mark(a.scope, host)} for host, a in nodes.items() if _may_ask(a)}
-
-
-def _after(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"seen": _seen(a.scope)} for host, a in nodes.items() if _may_ask(a)}
+def _flow(nodes: Nodes) -> Flow:
+    able = [host for host, a in nodes.items() if _may_ask(a)]
+    nodes = yield Round({host: {"mark": _mark(nodes[host].scope, host)} for host in able})
+    seen = {host: {"seen": _seen(nodes[host].scope)} for host in able if host in nodes}
+    nodes = yield Round(seen)
+    return _compare(nodes)
 
 
 def _may_ask(a: Answers) -> bool:
@@ -111,8 +113,6 @@ CHECK = Check(
     "use node-local storage",
     see="findmnt -T .",
     source="DeepSpeed 0.19 checkpoint.use_node_local_storage",
-    then=_then,
-    after=_after,
+    flow=_flow,
     last=_last,
-    compare=_compare,
 )

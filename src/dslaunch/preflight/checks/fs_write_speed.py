@@ -9,8 +9,10 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Flow,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -42,19 +44,19 @@ def _question(a: Answers, together: bool) -> Question:
     return plain(a, "writing", told, 3 * SECONDS)
 
 
-def _alone(number: int, nodes: Nodes) -> Mapping[str, Asked]:
-    """One of the first two nodes writes, the others rest."""
-    first = next(iter(nodes.values()), None)
-    if first is None or _path(first.scope) is None or number >= len(first.scope.nodes):
-        return {}
-    host = first.scope.nodes[number].host
-    return {host: {"alone": _question(nodes[host], False)}} if host in nodes else {}
-
-
-def _together(nodes: Nodes) -> Mapping[str, Asked]:
-    if len(nodes) < 2 or _path(next(iter(nodes.values())).scope) is None:
-        return {}
-    return {host: {"together": _question(a, True)} for host, a in nodes.items()}
+def _flow(nodes: Nodes) -> Flow:
+    """First one node writes while the others rest, then another, then all."""
+    scope = next(iter(nodes.values())).scope if nodes else None
+    if scope is None or _path(scope) is None:
+        return [Verdict("skip", "the job has no directory", hosts=tuple(nodes))]
+    for node in scope.nodes[:2]:
+        if node.host in nodes:
+            question = _question(nodes[node.host], False)
+            nodes = yield Round({node.host: {"alone": question}}, alone=True)
+    if len(nodes) > 1:
+        asked = {host: {"together": _question(a, True)} for host, a in nodes.items()}
+        nodes = yield Round(asked, alone=True)
+    return _compare(nodes)
 
 
 def _last(scope: Scope, host: str) -> Asked:
@@ -69,10 +71,6 @@ def _last(scope: Scope, host: str) -> Asked:
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    first = next(iter(nodes.values()))
-    if _path(first.scope) is None:
-        yield Verdict("skip", "the job has no directory", hosts=tuple(nodes))
-        return
     alone: dict[str, float] = {}
     together: dict[str, float] = {}
     errors: dict[str, str] = {}
@@ -85,7 +83,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     for host, why in errors.items():
         yield Verdict("unknown", f"wrote nothing: {why}", hosts=(host,))
     if together:
-        yield from _judge(alone, together, first)
+        yield from _judge(alone, together, next(iter(nodes.values())))
     elif alone:
         yield Verdict("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
 
@@ -130,9 +128,8 @@ CHECK = Check(
     fix="compare mount options, interface and route to the file server with the other nodes'",
     see="dd if=/dev/urandom of=FILE bs=8M count=32 oflag=dsync",
     source="arXiv 2605.09370, storage; own measurement: pieces of 8 MiB, each with fsync",
-    measure=(lambda nodes: _alone(0, nodes), lambda nodes: _alone(1, nodes), _together),
+    flow=_flow,
     last=_last,
-    compare=_compare,
     limits=LIMITS,
     limits_mean="size: MiB per node; warn, fail: share of the nodes' median; growth: all at once "
     "against one alone",

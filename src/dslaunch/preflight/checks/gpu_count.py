@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Nodes,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Nodes, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 
@@ -67,7 +60,6 @@ CHECK = Check(
     see="nvidia-smi -L; lspci -d 10de:",
     source="The Llama 3 Herd of Models, 2024, table 5; leptonai/gpud, facebookresearch/gcm",
     ask=nvidia.ask,
-    then=nvidia.then(list=nvidia.LIST),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, list=nvidia.LIST),
     compare=_compare,
 )

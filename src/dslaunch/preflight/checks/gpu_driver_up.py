@@ -27,6 +27,6 @@ CHECK = Check(
     see="nvidia-smi",
     source="nvidia-smi(1), return value; AzureHPC health checks (20 s)",
     ask=nvidia.ask,
-    then=nvidia.then(),
+    flow=nvidia.asking(),
     judge=_judge,
 )

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Nodes,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.preflight.flow import NodeFlow, each
 
 SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmanager"]}, 10)
 SWITCH = "0x0680"
@@ -25,10 +17,10 @@ def switches(a: Answers) -> int:
     return sum(of["class"].startswith(SWITCH) for of in a["pci"].values()) if a.has("pci") else 0
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    asked = nvidia.then()(nodes)
-    service = {"service": SERVICE}
-    return {h: {**asked[h], **(service if switches(nodes[h]) else {})} for h in asked}
+def _flow(a: Answers) -> NodeFlow:
+    if nvidia.has_driver(a):
+        a = yield {"query": nvidia.QUERY, **({"service": SERVICE} if switches(a) else {})}
+    return nvidia.if_up(a, _judge)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -70,6 +62,5 @@ CHECK = Check(
     see="nvidia-smi -q | grep -A2 Fabric; systemctl status nvidia-fabricmanager",
     source="NVIDIA fabric manager user guide; imbue-ai/cluster-health",
     ask=nvidia.ask,
-    then=_then,
-    judge=nvidia.where_up(_judge),
+    flow=each(_flow),
 )

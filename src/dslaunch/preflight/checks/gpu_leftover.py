@@ -80,8 +80,7 @@ CHECK = Check(
     see="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
     source="facebookresearch/gcm; imbue-ai/cluster-health",
     ask=nvidia.ask,
-    then=nvidia.then(apps=nvidia.APPS),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, apps=nvidia.APPS),
     limits={"mebibytes": 64, "per cent": 1},
     limits_mean="memory in use without a process, in MiB and in per cent, above which it warns; "
     "the "

@@ -20,11 +20,12 @@ def links(text: str) -> dict[int, Links]:
     found: dict[int, Links] = {}
     index = None
     for line in text.splitlines():
-        if gpu := _GPU.match(line):
+        if link := _LINK.match(line):
+            if index is not None:
+                found[index][int(link[1])] = float(link[2] or 0)
+        elif gpu := _GPU.match(line):
             index = int(gpu[1])
             found[index] = {}
-        elif (link := _LINK.match(line)) and index is not None:
-            found[index][int(link[1])] = float(link[2] or 0)
     return found
 
 
@@ -60,7 +61,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
 def _damaged(text: str) -> bool:
     """Whether a line is neither a GPU nor a link, or has no end."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return not text.endswith("\n") or not all(_GPU.match(x) or _LINK.match(x) for x in lines)
+    return not text.endswith("\n") or not all(_LINK.match(x) or _GPU.match(x) for x in lines)
 
 
 def _without(a: Answers) -> Iterator[Verdict]:
@@ -88,6 +89,5 @@ CHECK = Check(
     see="nvidia-smi nvlink -s",
     source="NVIDIA health validation (max_inactive_nvlinks 0); imbue-ai/cluster-health",
     ask=nvidia.ask,
-    then=nvidia.then(nvlink=nvidia.NVLINK),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, nvlink=nvidia.NVLINK),
 )

@@ -17,10 +17,12 @@ def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
     found: dict[tuple[int, str], dict[int, int]] = {}
     index = None
     for line in text.splitlines():
-        if gpu := _GPU.match(line):
+        # nearly all lines are counters
+        if link := _COUNTER.match(line):
+            if index is not None:
+                found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
+        elif gpu := _GPU.match(line):
             index = int(gpu[1])
-        elif (link := _COUNTER.match(line)) and index is not None:
-            found.setdefault((index, link[2]), {})[int(link[1])] = int(link[3])
     return found
 
 
@@ -51,8 +53,7 @@ CHECK = Check(
     see="nvidia-smi nvlink -e",
     source="imbue-ai/cluster-health (5 replays or recoveries); NVIDIA DCGM (100 CRC errors)",
     ask=nvidia.ask,
-    then=nvidia.then(nvlink_errors=nvidia.NVLINK_ERRORS),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, nvlink_errors=nvidia.NVLINK_ERRORS),
     limits={"warn": 5, "crc": 100},
     limits_mean="errors of one link since the driver was loaded, from which it warns",
 )

@@ -59,6 +59,5 @@ CHECK = Check(
     see="nvidia-smi topo -p2p r",
     source="nvidia-smi topo; NCCL 2.30, src/graph/paths.cc",
     ask=nvidia.ask,
-    then=nvidia.then(topo=nvidia.TOPO, p2p=nvidia.P2P),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, topo=nvidia.TOPO, p2p=nvidia.P2P),
 )

@@ -57,6 +57,5 @@ CHECK = Check(
     see="lsmod | grep -e peermem -e peer_mem",
     source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
     ask=_ask,
-    then=nvidia.then(),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge),
 )

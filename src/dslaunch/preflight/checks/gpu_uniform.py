@@ -69,6 +69,6 @@ CHECK = Check(
     see="nvidia-smi --query-gpu=name,memory.total,vbios_version --format=csv",
     source="imbue-ai/cluster-health; GoogleCloudPlatform/cluster-health-scanner",
     ask=nvidia.ask,
-    then=nvidia.then(),
+    flow=nvidia.asking(),
     compare=_compare,
 )

@@ -71,8 +71,7 @@ CHECK = Check(
     see="sudo dmesg -T | grep -i xid",
     source="NVIDIA Xid catalogue; imbue-ai/cluster-health, AzureHPC health checks (2 hours)",
     ask=nvidia.ask,
-    then=nvidia.then(kernel=kernel.LOG),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, kernel=kernel.LOG),
     limits={"hours": 2},
     limits_mean="hours back that are looked at",
 )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
-    Nodes,
     Question,
     UnansweredError,
     Verdict,
@@ -17,6 +13,7 @@ from dslaunch.preflight.check import (
     skipped,
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
+from dslaunch.preflight.flow import NodeFlow, each
 
 VERBS = Question(
     "run",
@@ -28,27 +25,24 @@ VERBS = Question(
 )
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"verbs": VERBS} for host in infiniband.with_devices(nodes)}
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
-    used = [device.name for device in infiniband.devices(a).values() if device.active]
+def _flow(a: Answers) -> NodeFlow:
+    devices = infiniband.devices(a)
+    if devices:
+        a = yield {"verbs": VERBS}
+    used = [name for name, device in devices.items() if device.active]
     if not used:
-        yield skipped("no InfiniBand or RoCE card in use")
-        return
+        return [skipped("no InfiniBand or RoCE card in use")]
     answer = a.value(VERBS)
     if answer["code"]:
         raise UnansweredError(f"/dev/infiniband cannot be looked at: {answer['err'][:80]}")
     words = answer["out"].split()
     cards = counted(len(used), "active card")
     if not words:
-        yield Verdict("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")
-    elif "usable" not in words:
+        return [Verdict("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")]
+    if "usable" not in words:
         fix = "let the user's group read and write /dev/infiniband/uverbs* (rdma-core's udev rules)"
-        yield Verdict("fail", f"{cards}, and no right to use them", "right to use them", fix)
-    else:
-        yield passed("may be used")
+        return [Verdict("fail", f"{cards}, and no right to use them", "right to use them", fix)]
+    return [passed("may be used")]
 
 
 CHECK = Check(
@@ -61,6 +55,5 @@ CHECK = Check(
     see="ls -l /dev/infiniband",
     source="AzureHPC health checks; NVIDIA NCCL documentation, docker",
     ask=infiniband.ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

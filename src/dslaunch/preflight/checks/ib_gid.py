@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Nodes,
-    Question,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks import _infiniband as infiniband
+from dslaunch.preflight.flow import NodeFlow, each
 
 _TOP = "/sys/class/infiniband/*/ports/*"
 GIDS = Question(
@@ -26,14 +18,6 @@ _PATH = re.compile(
     r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(gids|gid_attrs/types)/(\d{1,9})$"
 )
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"
-
-
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {
-        host: {"gids": GIDS}
-        for host, a in infiniband.with_devices(nodes).items()
-        if any(port.ethernet for port in infiniband.ports(a))
-    }
 
 
 def usable(files: Mapping[str, str]) -> dict[tuple[str, int], list[int]]:
@@ -54,21 +38,22 @@ def usable(files: Mapping[str, str]) -> dict[tuple[str, int], list[int]]:
     }
 
 
-def _judge(a: Answers) -> Iterator[Verdict]:
-    roce = [p for p in infiniband.ports(a) if p.ethernet and p.state == "ACTIVE"]
+def _flow(a: Answers) -> NodeFlow:
+    ethernet = [port for port in infiniband.ports(a) if port.ethernet]
+    if ethernet:
+        a = yield {"gids": GIDS}
+    roce = [port for port in ethernet if port.state == "ACTIVE"]
     if not roce:
-        yield skipped("no RoCE")
-        return
+        return [skipped("no RoCE")]
     found = usable(a.value(GIDS))
     without = [port.name for port in roce if not found.get((port.device, port.number))]
     if len(without) == len(roce):
         words = f"{infiniband.named(without)}: no RoCE v2 address for IPv4"
-        yield Verdict("warn", words, "one")
-    elif without:
-        yield Verdict("info", f"{infiniband.named(without)}: no RoCE v2 address for IPv4")
-    else:
-        indices = sorted({of[0] for port, of in found.items() if of})
-        yield passed(f"RoCE v2 address at index {', '.join(map(str, indices))}")
+        return [Verdict("warn", words, "one")]
+    if without:
+        return [Verdict("info", f"{infiniband.named(without)}: no RoCE v2 address for IPv4")]
+    indices = sorted({of[0] for port, of in found.items() if of})
+    return [passed(f"RoCE v2 address at index {', '.join(map(str, indices))}")]
 
 
 CHECK = Check(
@@ -81,6 +66,5 @@ CHECK = Check(
     see="show_gids",
     source="NCCL documentation, NCCL_IB_GID_INDEX and NCCL_IB_ROCE_VERSION_NUM",
     ask=infiniband.ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Verdict, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
+from dslaunch.preflight.flow import NodeFlow, each
 
 _DOWN = re.compile(
     r"^\[\s*(?P<time>\d+\.\d+)\].*?"
@@ -27,15 +28,16 @@ def flaps(text: str, hours: float) -> Counter[str]:
     return Counter(m["device"] for m in _DOWN.finditer(text) if float(m["time"]) >= since)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"kernel": kernel.LOG} for host in infiniband.with_devices(nodes)}
+def _flow(a: Answers) -> NodeFlow:
+    if infiniband.devices(a):
+        a = yield {"kernel": kernel.LOG}
+    if not infiniband.in_use(a):
+        return [skipped("no InfiniBand or RoCE card in use")]
+    return _judge(a)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
     found = infiniband.devices(a)
-    if not infiniband.in_use(a):
-        yield skipped("no InfiniBand or RoCE card in use")
-        return
     nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}
     counts = {
         name: times
@@ -59,8 +61,7 @@ CHECK = Check(
     see="sudo dmesg -T | grep -i 'link down'",
     source="AzureHPC health checks (5 in 24 hours); The Llama 3 Herd of Models, 2024, table 5",
     ask=infiniband.ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
     limits={"hours": 24, "fail": 5},
     limits_mean="hours back that are looked at; lost links of a device from which it fails",
 )

@@ -9,9 +9,10 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
-    Further,
+    Flow,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -90,12 +91,12 @@ def calls(nodes: Nodes, number: int) -> dict[str, tuple[str, Question]]:
     return found
 
 
-def _round(number: int) -> Further:
-    def ask(nodes: Nodes) -> Mapping[str, Asked]:
+def _flow(nodes: Nodes) -> Flow:
+    for number in range(ROUNDS):
         asked = calls(nodes, number)
-        return {host: {f"write{number + 1}": question} for host, (_, question) in asked.items()}
-
-    return ask
+        named = f"write{number + 1}"
+        nodes = yield Round({host: {named: q} for host, (_, q) in asked.items()}, alone=True)
+    return _compare(nodes)
 
 
 def _rate(a: Answers, question: Question) -> float:
@@ -160,8 +161,7 @@ CHECK = Check(
     see=f"{PROGRAM} --report_gbits -F on one node, the same with NODE at its end on another",
     source="linux-rdma/perftest; Azure/azurehpc-health-checks, ib_write_bw",
     ask=_ask,
-    measure=tuple(_round(number) for number in range(ROUNDS)),
-    compare=_compare,
+    flow=_flow,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
+    Flow,
     Nodes,
     Question,
+    Round,
     UnansweredError,
     Verdict,
 )
@@ -30,15 +31,15 @@ def _question(a: Answers) -> Question:
     return job.run(a, Command(tuple(argv)), env, what={"what": PROGRAM}, seconds=SECONDS)
 
 
-def _measure(nodes: Nodes) -> Mapping[str, Asked]:
-    installed = {h: a for h, a in nodes.items() if a.has("which") and a["which"][PROGRAM]}
-    return {host: {"allreduce": _question(a)} for host, a in installed.items()}
+def _flow(nodes: Nodes) -> Flow:
+    installed = [host for host, a in nodes.items() if a.has("which") and a["which"][PROGRAM]]
+    asked = {host: {"allreduce": _question(nodes[host])} for host in installed}
+    nodes = yield Round(asked, alone=True)
+    return _compare(nodes)
 
 
-def _run(a: Answers) -> _nccl_tests.Run | None:
-    """What was measured; None: the program is not there. Raises UnansweredError."""
-    if not a["which"][PROGRAM]:
-        return None
+def _run(a: Answers) -> _nccl_tests.Run:
+    """What was measured. Raises UnansweredError."""
     done = a.value(_question(a))
     found = _nccl_tests.read(done["out"])
     if found is None or done["code"]:
@@ -49,22 +50,23 @@ def _run(a: Answers) -> _nccl_tests.Run | None:
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    runs: dict[str, _nccl_tests.Run] = {}
+    rates: dict[str, float] = {}
     for host, a in nodes.items():
         try:
+            if not a["which"][PROGRAM]:
+                yield Verdict("skip", f"{PROGRAM} is not installed", hosts=(host,))
+                continue
             found = _run(a)
         except UnansweredError as error:
             yield Verdict("unknown", str(error).rstrip("."), hosts=(host,))
             continue
-        if found is None:
-            yield Verdict("skip", f"{PROGRAM} is not installed", hosts=(host,))
-        elif found.wrong:
+        if found.wrong:
             words = f"all-reduce between its GPUs gives {found.wrong} wrong values"
             yield Verdict("fail", words, "none", hosts=(host,))
         else:
-            runs[host] = found
-    if runs:
-        yield from _judge({host: run.busbw for host, run in runs.items()}, nodes)
+            rates[host] = found.busbw
+    if rates:
+        yield from _judge(rates, nodes)
 
 
 def _judge(rates: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
@@ -88,8 +90,7 @@ CHECK = Check(
     see=f"{PROGRAM} -b 256M -e 2G -f 2 -g GPUS",
     source="NVIDIA/nccl-tests, PERFORMANCE.md; facebookresearch/gcm, check_nccl",
     ask=lambda scope: {"which": WHICH, "interfaces": INTERFACES, "resolve": resolve(scope)},
-    measure=(_measure,),
-    compare=_compare,
+    flow=_flow,
     limits={"warn": 0.9, "fail": 0.5},
     limits_mean=SLOW_MEANS,
 )

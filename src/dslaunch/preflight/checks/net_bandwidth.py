@@ -9,10 +9,11 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
-    Further,
+    Flow,
     Level,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -63,14 +64,13 @@ def _question(nodes: Nodes, host: str, to: str) -> Question | None:
     return plain(nodes[host], "sending", told, 3 * SECONDS + 5)
 
 
-def _round(number: int) -> Further:
-    def ask(nodes: Nodes) -> Mapping[str, Asked]:
-        partners = _partners(next(iter(nodes.values())).scope) if nodes else []
-        told = partners[number] if number < len(partners) else {}
-        asked = {host: _question(nodes, host, to) for host, to in told.items()}
-        return {host: {f"send{number + 1}": q} for host, q in asked.items() if q is not None}
-
-    return ask
+def _flow(nodes: Nodes) -> Flow:
+    partners = _partners(next(iter(nodes.values())).scope) if nodes else []
+    for number, told in enumerate(partners, 1):
+        questions = {host: _question(nodes, host, to) for host, to in told.items()}
+        asked = {host: {f"send{number}": q} for host, q in questions.items() if q is not None}
+        nodes = yield Round(asked, alone=True)
+    return _compare(nodes)
 
 
 def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
@@ -152,8 +152,7 @@ CHECK = Check(
     see="iperf3 -s on one node, iperf3 -c NODE on another",
     source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
     ask=_ask,
-    measure=tuple(_round(number) for number in range(ROUNDS)),
-    compare=_compare,
+    flow=_flow,
     limits=SLOW,
     limits_mean=SLOW_MEANS,
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Verdict, passed
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed
+from dslaunch.preflight.flow import NodeFlow, each
 
 UFW = "/etc/ufw/ufw.conf"
 FILES = Question("read", [UFW])
@@ -12,23 +11,17 @@ FIREWALLD = Question("present", ["/run/firewalld", "/run/firewalld.pid", "firewa
 STATE = Question("run", {"argv": ["firewall-cmd", "--state"]}, 5)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {h: {"state": STATE} for h, a in nodes.items() if a.has("firewalld") and _installed(a)}
-
-
-def _installed(a: Answers) -> bool:
-    return "firewall-cmd" in a["firewalld"] and len(a["firewalld"]) > 1
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
+def _flow(a: Answers) -> NodeFlow:
+    firewalld = a["firewalld"]
+    running = False
+    if "firewall-cmd" in firewalld and len(firewalld) > 1:
+        a = yield {"state": STATE}
+        running = a.value(STATE)["out"].strip() == "running"
     ufw = "ENABLED=yes" in a["files"].get(UFW, "").replace('"', "")
-    firewalld = _installed(a) and a.value(STATE)["out"].strip() == "running"
-    if ufw or firewalld:
-        yield Verdict(
-            "info", f"{'ufw' if ufw else 'firewalld'} is on; see net.mesh for what it blocks"
-        )
-    else:
-        yield passed("neither ufw nor firewalld is on")
+    if ufw or running:
+        name = "ufw" if ufw else "firewalld"
+        return [Verdict("info", f"{name} is on; see net.mesh for what it blocks")]
+    return [passed("neither ufw nor firewalld is on")]
 
 
 CHECK = Check(
@@ -39,6 +32,5 @@ CHECK = Check(
     see="ufw status; firewall-cmd --list-all",
     source="ufw(8); firewall-cmd(1)",
     ask=lambda scope: {"files": FILES, "firewalld": FIREWALLD},
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

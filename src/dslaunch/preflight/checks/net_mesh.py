@@ -8,7 +8,17 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Flow,
+    Nodes,
+    Question,
+    Round,
+    Scope,
+    Verdict,
+)
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.survey import Listening
 
@@ -101,25 +111,26 @@ def _of_one_machine(text: str) -> bool:
     return not (found.is_loopback or found.is_unspecified or found.is_multicast)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"dial": question} for host, question in calls(nodes).items()}
-
-
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _flow(nodes: Nodes) -> Flow:
     asked = calls(nodes)
+    nodes = yield Round({host: {"dial": question} for host, question in asked.items()})
+    return _judge(nodes, asked)
+
+
+def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
     errors: dict[tuple[str, str], Failure] = {}
-    unheard = []
-    for host, question in asked.items():
-        called = nodes[host].found(question)
-        if called is None:
-            unheard.append(host)
-            continue
-        failed = {to: answer["error"] for to, answer in called.items() if "error" in answer}
-        errors |= {(host, to): Failure.parse(error) for to, error in failed.items()}
-    for host in [h for h in nodes if h not in asked and len(nodes) > 1] + unheard:
-        yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
+    heard = [
+        host for host, question in asked.items() if host in nodes and nodes[host].answered(question)
+    ]
+    for host in heard:
+        for to, answer in nodes[host].value(asked[host]).items():
+            if "error" in answer:
+                errors[host, to] = Failure.parse(answer["error"])
+    for host in nodes if len(nodes) > 1 else ():
+        if host not in heard:
+            yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
     yield from blamed(errors)
-    fine = tuple(h for h in asked if h not in unheard and not any(h in pair for pair in errors))
+    fine = tuple(host for host in heard if not any(host in pair for pair in errors))
     if fine:
         yield Verdict("pass", "reaches the other nodes by TCP", hosts=fine)
 
@@ -152,6 +163,5 @@ CHECK = Check(
     see="nc -vz NODE PORT",
     source="NCCL documentation, troubleshooting: networking; pytorch#25767",
     ask=_ask,
-    then=_then,
-    compare=_compare,
+    flow=_flow,
 )

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Level,
-    Scope,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Asked, Check, Level, Scope, Verdict, passed, skipped
 from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import (
     INFINIBAND,

@@ -115,8 +115,7 @@ CHECK = Check(
     see="bash --norc -c 'ACTIVATE && command -v python3'",
     source="bash(1), INVOCATION; conda/conda#7980 (conda activate in scripts); Environment Modules "
     "and Lmod, initialization of shells",
-    then=job.then,
-    judge=_judge,
+    flow=job.asking(_judge),
     limits=job.LIMITS,
     limits_mean="seconds in which the activate line and the start of Python must end",
 )

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.launch import launchers
-from dslaunch.preflight.check import (
-    Answers,
-    Check,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._alike import alike
 
@@ -65,8 +59,7 @@ CHECK = Check(
     fix="install it there, or correct `python:` or `activate:` of that node",
     see="command -v python3; python3 -V",
     source="imbue cluster-health: the same container everywhere",
-    then=job.then,
-    judge=_judge,
+    flow=job.asking(_judge),
     compare=alike(
         _version,
         level="fail",

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Verdict, skipped
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
+from dslaunch.preflight.flow import NodeFlow, each
 
 KFD = Question("path", "/dev/kfd")
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    there = [
-        host for host, a in nodes.items() if a.has("accelerators") and "amd" in a["accelerators"]
-    ]
-    return {host: {"kfd": KFD} for host in there}
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
+def _flow(a: Answers) -> NodeFlow:
     if accelerators.of_vendor(a, "amd") is None:
-        yield skipped(rocm.NONE)
-        return
+        return [skipped(rocm.NONE)]
+    a = yield {"kfd": KFD}
     kfd = a.found(KFD)
     if kfd is not None and not kfd["writable"]:
         fix = "add the user to the group of /dev/kfd (`usermod -aG render,video USER`)"
-        yield Verdict("fail", "/dev/kfd cannot be opened by this user", "write access", fix)
-        return
-    yield from accelerators.count(a, "amd")
+        return [Verdict("fail", "/dev/kfd cannot be opened by this user", "write access", fix)]
+    return accelerators.count(a, "amd")
 
 
 CHECK = Check(
@@ -39,6 +30,5 @@ CHECK = Check(
     see="ls -l /dev/kfd; rocm-smi",
     source="ROCm documentation, Configuring permissions for GPU access; Linux, amdkfd",
     ask=accelerators.ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from dslaunch.preflight.check import Asked, Check, Level, Nodes, Question, UnansweredError, Verdict
+from dslaunch.preflight.check import (
+    Check,
+    Flow,
+    Level,
+    Nodes,
+    Question,
+    Round,
+    UnansweredError,
+    Verdict,
+)
 
 CONFIGURED = (
     "/etc/slurm/slurm.conf",
@@ -30,23 +39,22 @@ def _teller(nodes: Nodes) -> str | None:
     return None
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    host = _teller(nodes)
-    return {host: {"shown": SHOWN}} if host else {}
-
-
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _flow(nodes: Nodes) -> Flow:
     host = _teller(nodes)
     if host is None:
-        yield Verdict("skip", "there is no SLURM", hosts=tuple(nodes))
-        return
+        return [Verdict("skip", "there is no SLURM", hosts=tuple(nodes))]
+    nodes = yield Round({host: {"shown": SHOWN}})
+    return _judge(host, nodes)
+
+
+def _judge(teller: str, nodes: Nodes) -> Iterator[Verdict]:
     try:
-        shown = nodes[host].value(SHOWN)
+        shown = nodes[teller].value(SHOWN)
     except UnansweredError as error:
-        raise UnansweredError(f"scontrol on {host}: {error}") from None
+        raise UnansweredError(f"scontrol on {teller}: {error}") from None
     if shown["code"]:
         words = (shown["err"].strip().splitlines() or ["no words"])[-1][:120]
-        raise UnansweredError(f"scontrol on {host} failed: {words}")
+        raise UnansweredError(f"scontrol on {teller} failed: {words}")
     states = known(shown["out"])
     for name, a in nodes.items():
         names = (name, str(a.hello.get("hostname", "")), name.split(".")[0], a.node.address or "")
@@ -94,6 +102,5 @@ CHECK = Check(
     see="scontrol show node NODE",
     source="SLURM scontrol(1), NODE STATE CODES; pam_slurm_adopt",
     ask=lambda scope: {"present": PRESENT},
-    then=_then,
-    compare=_compare,
+    flow=_flow,
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.preflight.check import (
@@ -18,6 +17,8 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
+from dslaunch.preflight.unanswered import lacks_program
+from dslaunch.protocol.survey import Ran
 from dslaunch.transport.classify import from_words
 
 NAME = "ssh.client"
@@ -72,9 +73,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if why_not:
         yield skipped(why_not)
         return
-    done: Mapping[str, Any] = a.from_here(_question(a.scope))[a.host]
+    done: Ran = a.from_here(_question(a.scope))[a.host]
     level: Level = "fail" if NAME in a.scope.named or "mpi" in a.scope.purposes else "warn"
-    if done["code"] == 127 and done["err"].startswith("ssh:") and "not found" in done["err"]:
+    if lacks_program("ssh", done):
         yield skipped("this machine has no ssh")
     elif done["code"] or WORD not in done["out"]:
         yield Verdict(level, _trouble(a.node, done), "a login without questions")
@@ -82,7 +83,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed("the system's ssh logs in without questions")
 
 
-def _trouble(node: Node, done: Mapping[str, Any]) -> str:
+def _trouble(node: Node, done: Ran) -> str:
     if not done["err"].strip():
         return f"the system's ssh ended with {done['code']} and did not run a command"
     return f"the system's ssh does not get in: {from_words(node, done['err'][-LAST:]).message}"

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
+    Flow,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -56,35 +57,29 @@ def _question(targets: list[str], scope: Scope) -> Question:
     return Question("each", argument, 10 + SECONDS * -(-len(targets) // AT_ONCE))
 
 
-def _calls(nodes: Nodes) -> dict[str, Question]:
+def _flow(nodes: Nodes) -> Flow:
     scope = next(iter(nodes.values())).scope if nodes else None
     if scope is None or not _wanted(scope) or len(nodes) < 2:
-        return {}
-    called = pairs(list(nodes), scope.token)
-    return {host: _question(targets, scope) for host, targets in called.items()}
-
-
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"calls": question} for host, question in _calls(nodes).items()}
-
-
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    asked = _calls(nodes)
-    if not asked:
         why = f"torchrun and srun do not need it; ask with --only {NAME} or --for mpi"
-        yield Verdict("skip", why, hosts=tuple(nodes))
-        return
+        return [Verdict("skip", why, hosts=tuple(nodes))]
+    called = pairs(list(nodes), scope.token)
+    asked = {host: _question(targets, scope) for host, targets in called.items()}
+    nodes = yield Round({host: {"calls": question} for host, question in asked.items()})
+    return _judge(nodes, asked)
+
+
+def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
     errors: dict[tuple[str, str], Failure] = {}
-    silent = []
-    for host, question in asked.items():
+    silent = set()
+    for host, a in nodes.items():
         try:
-            errors |= _failed(nodes[host], question)
+            errors |= _failed(a, asked[host])
         except UnansweredError as why:
-            silent.append(host)
+            silent.add(host)
             yield Verdict("unknown", str(why), hosts=(host,))
     yield from blamed(errors)
-    odd = {host for pair in errors for host in pair} | set(silent)
-    fine = tuple(host for host in asked if host not in odd)
+    odd = {host for pair in errors for host in pair} | silent
+    fine = tuple(host for host in nodes if host not in odd)
     if fine:
         yield Verdict("pass", "logs in to the other nodes", hosts=fine)
 
@@ -115,6 +110,5 @@ CHECK = Check(
     "`-mca plm_rsh_no_tree_spawn true`",
     see="ssh -o BatchMode=yes NODE true",
     source="open-mpi/ompi#6107; sshd_config(5), MaxStartups",
-    then=_then,
-    compare=_compare,
+    flow=_flow,
 )

@@ -94,6 +94,5 @@ CHECK = Check(
     see="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
     source="DeepSpeed 0.19.8 op_builder/builder.py (cuda_minor_mismatch_ok)",
     ask=lambda scope: {"nvidia": NVIDIA, "toolkit": TOOLKIT},
-    then=job.then,
-    judge=_judge,
+    flow=job.asking(_judge),
 )

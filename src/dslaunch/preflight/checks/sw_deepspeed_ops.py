@@ -5,19 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Nodes,
-    Question,
-    UnansweredError,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._machine import NVIDIA
+from dslaunch.preflight.flow import NodeFlow, each
 
 NVCC = "/usr/local/cuda/bin/nvcc"
 LIBAIO = "/usr/include/libaio.h"
@@ -25,47 +16,26 @@ TOOLS = Question("present", ["nvcc", NVCC, "c++", "ninja", LIBAIO])
 NEEDS = {"offload": ("cpu_adam",), "zero-infinity": ("async_io", "cpu_adam")}
 
 
-def _deepspeed(a: Answers) -> str:
-    """The directory that DeepSpeed is in; empty: it is not installed, or nobody could look."""
-    try:
-        found = job.installed(a)
-    except UnansweredError:
-        return ""
-    return found.packages["deepspeed"][1] if found and "deepspeed" in found.packages else ""
-
-
-def _built(a: Answers) -> Question | None:
-    """Where DeepSpeed writes down which kernels were built when it was installed."""
-    found = _deepspeed(a)
-    if not a.has("nvidia"):
-        return None
-    needed = a["nvidia"] or any(purpose in NEEDS for purpose in a.scope.purposes)
-    if not found or not needed:
-        return None
-    return Question("texts", [f"{found}/deepspeed/git_version_info_installed.py"], 5)
-
-
-def _after(nodes: Nodes) -> Mapping[str, Asked]:
-    built = {host: _built(a) for host, a in nodes.items()}
-    return {h: {"built": question, "tools": TOOLS} for h, question in built.items() if question}
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
-    if job.installed(a) is None:
-        yield skipped(job.NOT_ENTERED)
-        return
-    if not _deepspeed(a):
-        yield skipped("DeepSpeed is not installed there")
-        return
-    question = _built(a)
-    if question is None:
-        yield skipped("no NVIDIA GPU, and nothing is offloaded")
-        return
+def _flow(a: Answers) -> NodeFlow:
+    a = yield {"job": job.question(a)}
+    found = job.installed(a)
+    if found is None:
+        return [skipped(job.NOT_ENTERED)]
+    if "deepspeed" not in found.packages:
+        return [skipped("DeepSpeed is not installed there")]
+    if not a["nvidia"] and not any(purpose in NEEDS for purpose in a.scope.purposes):
+        return [skipped("no NVIDIA GPU, and nothing is offloaded")]
+    # there DeepSpeed writes down which kernels were built when it was installed
+    file = f"{found.packages['deepspeed'][1]}/deepspeed/git_version_info_installed.py"
+    question = Question("texts", [file], 5)
+    a = yield {"built": question, "tools": TOOLS}
     text = "\n".join(a.value(question).values())
-    built = set(re.findall(r"['\"](\w+)['\"]\s*:\s*True", text))
-    tools = a.value(TOOLS)
+    return _judge(a, set(re.findall(r"['\"](\w+)['\"]\s*:\s*True", text)))
+
+
+def _judge(a: Answers, built: set[str]) -> Iterator[Verdict]:
+    tools, gpu = a.value(TOOLS), bool(a["nvidia"])
     needed = [op for purpose in sorted(a.scope.purposes) for op in NEEDS.get(purpose, ())]
-    gpu = bool(a["nvidia"])
     lacks = {op: list(_lacks(op, tools, gpu)) for op in dict.fromkeys(needed) if op not in built}
     missing = dict.fromkeys(word for words in lacks.values() for word in words)
     if missing:
@@ -98,7 +68,5 @@ CHECK = Check(
     see="ds_report",
     source="DeepSpeed 0.19 op_builder (cpu_adam.py, async_io.py), env_report.py",
     ask=lambda scope: {"nvidia": NVIDIA},
-    then=job.then,
-    after=_after,
-    judge=_judge,
+    flow=each(_flow),
 )

@@ -11,9 +11,11 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Flow,
     Level,
     Nodes,
     Question,
+    Round,
     Scope,
     UnansweredError,
     Verdict,
@@ -52,10 +54,6 @@ def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
     env = {"OMP_NUM_THREADS": "1", **job.variables(a, interface_of(a))}
     command = job.python(a, job.program("smoke"), json.dumps(told))
     return job.run(a, command, env, what={"what": "smoke", **told}, seconds=timeout)
-
-
-def _look(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"look": _question(a, {}, LOOK)} for host, a in nodes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +111,8 @@ def _without(nodes: Nodes) -> dict[str, Failure]:
     return why
 
 
-def _job(nodes: Nodes) -> Job | None:
+def _job(nodes: Nodes, without: Mapping[str, Failure]) -> Job | None:
     """The job, of all that can take part: NCCL where every node has a GPU for it."""
-    without = _without(nodes)
     hosts = tuple(host for host in nodes if host not in without)
     if not hosts:
         return None
@@ -146,9 +143,15 @@ def pairings(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(all_rounds[step] for step in steps if step < len(all_rounds) and count > 1)
 
 
-def _work(nodes: Nodes) -> Mapping[str, Asked]:
-    job = _job(nodes)
-    return {h: {"work": job.asked(nodes[h])} for h in job.hosts} if job else {}
+def _flow(nodes: Nodes) -> Flow:
+    look = {host: {"look": _question(a, {}, LOOK)} for host, a in nodes.items()}
+    nodes = yield Round(look, alone=True)
+    without = _without(nodes)
+    job = _job(nodes, without)
+    if job is not None:
+        work = {host: {"work": job.asked(nodes[host])} for host in job.hosts}
+        nodes = yield Round(work, alone=True)
+    return _compare(nodes, job, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +188,10 @@ def _part(a: Answers, job: Job) -> Part:
     )
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    without = _without(nodes)
+def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Verdict]:
     for host, why in without.items():
         level: Level = "skip" if why.reason is Reason.NOT_INSTALLED else "unknown"
         yield Verdict(level, f"takes no part: {why.text}", hosts=(host,))
-    job = _job(nodes)
     if job is None:
         return
     parts: dict[str, Part] = {}
@@ -277,8 +278,7 @@ CHECK = Check(
     see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
     source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
     ask=_ask,
-    measure=(_look, _work),
-    compare=_compare,
+    flow=_flow,
     limits=LIMITS,
     limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",
 )

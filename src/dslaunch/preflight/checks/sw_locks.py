@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Verdict, passed
+from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed
+from dslaunch.preflight.flow import NodeFlow, each
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 ENVIRONMENT = Question("environment", [VARIABLE])
@@ -18,17 +19,16 @@ def _locks(path: str) -> Question:
 USUAL = _locks("~/.cache/torch_extensions")
 
 
-def _place(a: Answers) -> Question:
+def _flow(a: Answers) -> NodeFlow:
     own = a["environment"].get(VARIABLE) if a.has("environment") else None
-    return _locks(own) if own else USUAL
+    place = _locks(own) if own else USUAL
+    if place != USUAL:
+        a = yield {"own": place}
+    return _judge(a, place)
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    return {host: {"own": _place(a)} for host, a in nodes.items() if _place(a) != USUAL}
-
-
-def _judge(a: Answers) -> Iterator[Verdict]:
-    old = [lock["path"] for lock in a.value(_place(a)) if lock["age"] > 60 * a.limits["warn"]]
+def _judge(a: Answers, place: Question) -> Iterator[Verdict]:
+    old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
         yield Verdict("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
@@ -45,8 +45,7 @@ CHECK = Check(
     see="find ~/.cache/torch_extensions -name lock -mmin +10",
     source="torch 2.13 utils/file_baton.py; microsoft/DeepSpeed#2816",
     ask=lambda scope: {"locks": USUAL, "environment": ENVIRONMENT},
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
     limits={"warn": 10},
     limits_mean="minutes after which a lock is old",
 )

@@ -92,6 +92,5 @@ CHECK = Check(
     see="python3 -c 'import torch'",
     source="torch 2.13 distributed/run.py, DeepSpeed 0.19.8 launcher/launch.py, accelerate 1.15 "
     "commands/launch.py; Python's import system",
-    then=job.then,
-    judge=_judge,
+    flow=job.asking(_judge),
 )

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from dslaunch.launch import launchers
 from dslaunch.launch.devices import NAMES
-from dslaunch.preflight.check import (
-    Answers,
-    Asked,
-    Check,
-    Level,
-    Nodes,
-    Scope,
-    Verdict,
-    passed,
-    skipped,
-)
+from dslaunch.preflight.check import Answers, Check, Level, Scope, Verdict, passed, skipped
 from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
+from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
 
@@ -26,9 +18,10 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ("", "-1"), "ACCELERATE_USE_CPU": ("true", "1"
 """Variables with values by which a job says that it uses no GPU."""
 
 
-def _then(nodes: Nodes) -> Mapping[str, Asked]:
-    more = builds.then(nodes)
-    return {host: {**asked, **more.get(host, {})} for host, asked in job.then(nodes).items()}
+def _flow(a: Answers) -> NodeFlow:
+    query = {"query": nvidia.QUERY} if nvidia.has_driver(a) else {}
+    a = yield {"job": job.question(a), **query}
+    return _judge(a)
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
@@ -99,6 +92,5 @@ CHECK = Check(
     source="torch 2.13 torch/version.py (cuda, hip, xpu); NVIDIA CUDA Toolkit release notes, "
     "minimum driver versions",
     ask=builds.ask,
-    then=_then,
-    judge=_judge,
+    flow=each(_flow),
 )

@@ -46,6 +46,6 @@ CHECK = Check(
     fix="install the environment of all nodes from one lock file, or use one container image",
     see="python -m pip list",
     source="NCCL 2.27 bootstrap.cc (version check); Google cluster-health-scanner configcheck",
-    then=job.then,
+    flow=job.asking(),
     compare=_compare,
 )

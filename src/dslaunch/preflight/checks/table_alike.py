@@ -61,7 +61,7 @@ CHECKS = {
         why="The slowest GPU sets the pace of all: a lower highest clock is a straggler that no "
         "error tells of.",
         ask=nvidia.ask,
-        then=nvidia.then(),
+        flow=nvidia.asking(),
         compare=parts_alike(
             _clocks,
             named=lambda indices: f"GPU {nvidia.listed(indices)}",
@@ -79,7 +79,7 @@ CHECKS = {
         why="NCCL is not tested between drivers of different branches, and a CUDA of a newer major "
         "version does not start on the older driver: the training fails on some nodes only.",
         ask=nvidia.ask,
-        then=nvidia.then(),
+        flow=nvidia.asking(),
         compare=alike(_driver, found="driver {value}", level=_other_branch, whole=True),
         fix="install the same driver on all nodes, and reboot them",
         see="nvidia-smi --query-gpu=driver_version --format=csv,noheader",

@@ -137,7 +137,7 @@ _ROWS = {
         tier="static",
         why="A prohibited GPU cannot be used at all; an exclusive one only by one process: "
         "data loaders that touch the GPU fail.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("compute_mode",),
             fail(
                 "compute mode {}: nobody may use it", word("compute_mode", ("Prohibited",), COMPUTE)
@@ -157,7 +157,7 @@ _ROWS = {
         tier="static",
         why="Corrected errors do no harm by themselves. Very many of them precede those that "
         "cannot be corrected.",
-        judge=each_gpu(
+        flow=each_gpu(
             (f"{CORRECTED}.sram", f"{CORRECTED}.dram"),
             warn(
                 "{:.0f} corrected SRAM errors since its start",
@@ -180,7 +180,7 @@ _ROWS = {
         title="GPU memory is protected by ECC",
         tier="static",
         why="Without ECC a flipped bit becomes a wrong gradient that nobody notices.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("ecc.mode.current",),
             fail("ECC is {}, and will be {} after a reset", changes("ecc.mode")),
             warn("ECC is disabled", _ecc_off),
@@ -196,7 +196,7 @@ _ROWS = {
         tier="static",
         why="On-chip memory has no spare rows: a GPU with such errors gets more of them, and "
         "NVIDIA replaces it beyond a threshold.",
-        judge=each_gpu(
+        flow=each_gpu(
             (SRAM, f"{SRAM}.thresholdExceeded"),
             fail(
                 "uncorrected SRAM errors beyond the maker's threshold",
@@ -217,7 +217,7 @@ _ROWS = {
         why="The next process that touches that memory crashes, or computes with wrong "
         "values. Memory of GPUs was the second most frequent cause of interruption of "
         "Llama 3 405B (17 %).",
-        judge=each_gpu(
+        flow=each_gpu(
             ("ecc.errors.uncorrected.volatile.total",),
             fail(
                 "{} since its start",
@@ -235,7 +235,7 @@ _ROWS = {
         title="GPUs are whole",
         tier="static",
         why="NCCL does not work between the parts of one GPU, and has no NVLink to others.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("mig.mode.current",),
             fail("MIG is enabled", on("mig.mode.current")),
             warn("MIG is {}, and will be {} after a reset", changes("mig.mode")),
@@ -251,7 +251,7 @@ _ROWS = {
         tier="static",
         why="Offloading and GPUDirect RDMA run at half speed over half the lanes. One such "
         "GPU holds up all others.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("pcie.link.width.current",),
             fail(
                 "{:.0f} of {:.0f} PCIe lanes",
@@ -271,7 +271,7 @@ _ROWS = {
         tier="static",
         why="Else every process that comes first waits seconds for each GPU, settings such "
         "as power limits are lost, and nvidia-smi itself is slow.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("persistence_mode",),
             warn("persistence mode is off", off("persistence_mode")),
             fine="persistence mode is on",
@@ -286,7 +286,7 @@ _ROWS = {
         title="GPUs may draw their full power",
         tier="static",
         why="A GPU with a lower limit is slower than the others, which wait for it.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("enforced.power.limit",),
             warn("limited to {:.0f} W of {:.0f} W", _limited_power),
             fine="full power",
@@ -304,7 +304,7 @@ _ROWS = {
         why="The driver's own verdict: after an error that it cannot mend it asks for a "
         "reset of the GPU, a reboot or a drain. Until then work on that GPU fails or "
         "hangs.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("gpu_recovery_action",),
             fail("the driver wants: {}", other_than("gpu_recovery_action", "None")),
             fine="no action wanted",
@@ -319,7 +319,7 @@ _ROWS = {
         tier="static",
         why="A GPU can retire 64 pages; then it must be replaced, and a page that waits for "
         "its retirement is still in use.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("retired_pages.pending", "retired_pages.double_bit.count"),
             fail("a page of memory waits for a reset to be retired", on("retired_pages.pending")),
             fail("{:.0f} retired pages", _retired),
@@ -342,7 +342,7 @@ _ROWS = {
         tier="gate",
         why="A row that failed is in use until the GPU is reset; one that could not be "
         "replaced fails again. Both end a training at some later step.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("remapped_rows.failure", "remapped_rows.pending"),
             fail("a row of memory could not be replaced", on("remapped_rows.failure")),
             fail("a row of memory waits for a reset to be replaced", on("remapped_rows.pending")),
@@ -364,7 +364,7 @@ _ROWS = {
         tier="static",
         why="A GPU that is warm before the training starts slows down when it works, and "
         "holds all others up.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("temperature.gpu.tlimit", "temperature.gpu"),
             fail("{:.0f} degrees C below its limit", number("temperature.gpu.tlimit", lt, "fail")),
             warn("{:.0f} degrees C below its limit", number("temperature.gpu.tlimit", lt, "warn")),
@@ -383,7 +383,7 @@ _ROWS = {
         title="no GPU is slowed down",
         tier="static",
         why="One slow GPU holds up all others at every step.",
-        judge=each_gpu(
+        flow=each_gpu(
             ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
             fail("slowed down by {}", slowed_down(SEVERE)),
             warn("slowed down by {}", slowed_down(SLOWDOWNS)),
@@ -395,4 +395,4 @@ _ROWS = {
         source="NVML, nvmlClocksEventReasons; AzureHPC health checks",
     ),
 }
-CHECKS = {name: replace(row, ask=nvidia.ask, then=nvidia.then()) for name, row in _ROWS.items()}
+CHECKS = {name: replace(row, ask=nvidia.ask) for name, row in _ROWS.items()}

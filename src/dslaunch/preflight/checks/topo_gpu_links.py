@@ -50,6 +50,5 @@ CHECK = Check(
     see="nvidia-smi topo -m",
     source="nvidia-smi topo; NCCL 2.30, src/graph/paths.cc",
     ask=nvidia.ask,
-    then=nvidia.then(topo=nvidia.TOPO),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, topo=nvidia.TOPO),
 )

@@ -69,6 +69,5 @@ CHECK = Check(
     see="nvidia-smi topo -m",
     source="NCCL 2.30, NCCL_NET_GDR_LEVEL (PXB by default)",
     ask=_ask,
-    then=nvidia.then(topo=nvidia.TOPO),
-    judge=nvidia.where_up(_judge),
+    flow=nvidia.where_up(_judge, topo=nvidia.TOPO),
 )

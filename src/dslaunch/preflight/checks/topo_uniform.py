@@ -52,6 +52,6 @@ CHECK = Check(
     see="nvidia-smi topo -m",
     source="stas00/ml-engineering, network debugging; GoogleCloudPlatform/cluster-health-scanner",
     ask=_ask,
-    then=nvidia.then(topo=nvidia.TOPO),
+    flow=nvidia.asking(topo=nvidia.TOPO),
     compare=_compare,
 )

@@ -1,0 +1,131 @@
+"""The flow of a check: a generator that yields questions, receives the answers, and returns what is
+to be said.
+
+While the nodes are asked it runs from answer to answer, in step with the flows of other checks.
+Recorded answers are judged by running it again. What it returns is best a generator: only a judge
+looks into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import Generic, TypeVar
+
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Flow,
+    Nodes,
+    Round,
+    UnansweredError,
+    Verdict,
+)
+
+NodeFlow = Generator[Asked, Answers, Iterable[Verdict]]
+"""The flow of a check on one node by itself."""
+MOST_VERDICTS = 200
+"""Of one check on one node by itself."""
+FAULT = "the check itself failed"
+"""How the finding begins of a check that raised an exception: one of a third party, or a bug."""
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Progress(Generic[Q, A]):
+    """How far a generator of questions has come."""
+
+    def __init__(self, flow: Generator[Q, A, Iterable[Verdict]]) -> None:
+        self.pending: Q | None = None
+        """What is to be asked next; None: it has ended."""
+        self._verdicts: Iterable[Verdict] = ()
+        self._flow = flow
+        self._advance(lambda: next(flow))
+
+    def said(self) -> Iterable[Verdict]:
+        """Return what the flow returned; nothing before it has ended."""
+        return self._verdicts
+
+    def answered(self, answers: A) -> None:
+        """Go on with the answers to what was pending."""
+        self._advance(lambda: self._flow.send(answers))
+
+    def _advance(self, go_on: Callable[[], Q]) -> None:
+        self.pending = None  # an exception ends it too
+        try:
+            self.pending = go_on()
+        except StopIteration as end:
+            self._verdicts = end.value
+
+
+def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Verdict]:
+    """Run a flow through with answers that are all there."""
+    progress = Progress(flow(nodes))
+    while progress.pending is not None:
+        progress.answered(nodes)
+    return progress.said()
+
+
+def each(of: Callable[[Answers], NodeFlow]) -> Callable[[Nodes], Flow]:
+    """Return a flow that runs one of its own on each node."""
+
+    def flow(nodes: Nodes) -> Flow:
+        flows: dict[str, Progress[Asked, Answers]] = {}
+        errors: dict[str, Exception] = {}
+        for host, a in nodes.items():
+            with _kept(errors, host):
+                flows[host] = Progress(of(a))
+        while asked := _pending(flows, nodes):
+            nodes = yield Round(asked)
+            for host in asked.keys() & nodes.keys():
+                with _kept(errors, host):
+                    flows[host].answered(nodes[host])
+        return _of_all(nodes, flows, errors)
+
+    return flow
+
+
+def _pending(flows: Mapping[str, Progress[Asked, Answers]], nodes: Nodes) -> dict[str, Asked]:
+    return {
+        host: flow.pending
+        for host, flow in flows.items()
+        if host in nodes and flow.pending is not None
+    }
+
+
+def _of_all(
+    nodes: Nodes, flows: dict[str, Progress[Asked, Answers]], errors: dict[str, Exception]
+) -> Iterator[Verdict]:
+    for host in nodes:
+        if host in errors:
+            yield replace(unjudged(errors[host]), hosts=(host,))
+        else:
+            yield from of_node(host, flows[host].said)
+
+
+@contextmanager
+def _kept(errors: dict[str, Exception], host: str) -> Iterator[None]:
+    """An exception concerns its node alone: no node may take the others with it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        errors[host] = error
+
+
+def of_node(host: str, judge: Callable[[], Iterable[Verdict]]) -> list[Verdict]:
+    """What is said of one node by itself."""
+    try:
+        found = list(islice(judge(), MOST_VERDICTS))
+    except Exception as error:  # noqa: BLE001 - no check may take the others with it
+        found = [unjudged(error)]
+    return [replace(verdict, hosts=(host,)) for verdict in found]
+
+
+def unjudged(error: Exception) -> Verdict:
+    """What is said where a check raised an exception."""
+    if isinstance(error, UnansweredError):
+        return Verdict("unknown", str(error))
+    return Verdict("unknown", f"{FAULT}: {type(error).__name__}")

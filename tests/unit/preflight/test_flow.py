@@ -1,0 +1,104 @@
+"""A check's flow: questions that follow from answers, of each node and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.checks.recorded import HELLO
+
+from dslaunch.cluster.load import parse_cluster
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Flow,
+    Nodes,
+    Question,
+    Round,
+    Scope,
+    UnansweredError,
+    passed,
+)
+from dslaunch.preflight.checks import built_in
+from dslaunch.preflight.flow import FAULT, NodeFlow, Progress, each, said
+
+CLUSTER = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]\n", "c.yaml")
+SCOPE = Scope(CLUSTER, CLUSTER.nodes)
+FIRST, SECOND = Question("read", ["/first"]), Question("read", ["/second"])
+
+
+def nodes(**second: Mapping[str, Any]) -> Nodes:
+    """The nodes that answered; `second`: what some answered to the second question."""
+    return {
+        node.host: Answers(node, SCOPE, {}, {SECOND.key: second[node.host]}, HELLO)
+        for node in CLUSTER.nodes
+        if node.host in second
+    }
+
+
+def of_one(a: Answers) -> NodeFlow:
+    """Asks twice, the second node only once, and says what the second answer was."""
+    a = yield {"first": FIRST}
+    if a.host == "n2":
+        return [passed("once")]
+    a = yield {"second": SECOND}
+    if a.value(SECOND) == "bad":
+        raise KeyError(a.host)
+    return [passed(a.value(SECOND))]
+
+
+GOOD = {"value": "twice"}
+
+
+def test_each_node_is_asked_what_its_own_flow_asks() -> None:
+    flow = Progress(each(of_one)(nodes(n1=GOOD, n2=GOOD, n3=GOOD)))
+    asked: list[Mapping[str, Asked]] = []
+    while flow.pending is not None:
+        asked.append(flow.pending.asked)
+        flow.answered(nodes(n1=GOOD, n2=GOOD, n3=GOOD))
+    assert [{host: [*of] for host, of in each.items()} for each in asked] == [
+        {"n1": ["first"], "n2": ["first"], "n3": ["first"]},
+        {"n1": ["second"], "n3": ["second"]},
+    ]
+    found = [(verdict.found, verdict.hosts) for verdict in flow.said()]
+    assert found == [("twice", ("n1",)), ("once", ("n2",)), ("twice", ("n3",))]
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [({"value": "bad"}, f"{FAULT}: KeyError"), ({"error": "it crashed"}, "it crashed")],
+)
+def test_what_a_nodes_flow_raises_concerns_this_node(answer: Any, found: str) -> None:
+    verdicts = said(each(of_one), nodes(n1=answer, n3=GOOD))
+    levels = [(verdict.level, verdict.found, verdict.hosts) for verdict in verdicts]
+    assert levels == [("unknown", found, ("n1",)), ("pass", "twice", ("n3",))]
+
+
+def test_a_node_that_is_lost_between_two_rounds_is_asked_no_more() -> None:
+    flow = Progress(each(of_one)(nodes(n1=GOOD, n3=GOOD)))
+    flow.answered(nodes(n3=GOOD))
+    assert flow.pending is not None
+    assert set(flow.pending.asked) == {"n3"}
+    flow.answered(nodes(n3=GOOD))
+    assert [verdict.hosts for verdict in flow.said()] == [("n3",)]
+
+
+def test_a_flow_that_raises_has_ended() -> None:
+    def flow(nodes: Nodes) -> Flow:
+        nodes = yield Round({})
+        raise UnansweredError(next(iter(nodes)))
+
+    progress = Progress(flow(nodes(n1=GOOD)))
+    with pytest.raises(UnansweredError, match="n1"):
+        progress.answered(nodes(n1=GOOD))
+    assert progress.pending is None
+
+
+@pytest.mark.parametrize("name", ["fs.shared", "dns.resolve", "net.mesh", "gpu.mig"])
+def test_a_check_that_is_left_out_asks_nobody_and_says_why(name: str) -> None:
+    check = built_in()[name].left_out("not here")
+    assert not check.ask(SCOPE)
+    assert (check.flow, check.here, check.last, check.compare) == (None, None, None, None)
+    assert check.judge is not None
+    assert [v.found for v in check.judge(nodes(n1=GOOD)["n1"])] == ["not here"]
