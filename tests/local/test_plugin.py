@@ -221,3 +221,25 @@ def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     assert "error: plugin broken-plugin: " in told
     assert f"`{name}` ({group}: broken_plugin:PART) {why}" in told
     assert "hint: update broken-plugin or uninstall it" in told
+
+
+@pytest.mark.parametrize("pattern", ["(", "x"], ids=["pattern", "code"])
+def test_a_broken_known_ending_does_not_hide_why_a_run_failed(tmp_path: Path, pattern: str) -> None:
+    site, work = tmp_path / "site", tmp_path / "work"
+    metadata = site / "broken_plugin-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Name: broken-plugin\nVersion: 1.0\n", "utf-8")
+    entry = "[dslaunch.endings]\nbroken = broken_plugin:PART\n"
+    (metadata / "entry_points.txt").write_text(entry, "utf-8")
+    code = "broken" if pattern == "(" else "other"
+    (site / "broken_plugin.py").write_text(
+        "from dslaunch.run.known_endings import Known\n"
+        f"PART = Known(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
+        "utf-8",
+    )
+    work.mkdir()
+    shutil.copy(ROOT / "clusters/local.yaml", work)
+    (work / "fail.py").write_text("raise MemoryError", "utf-8")
+    told = dslaunch_with(site, work)("run", "-l", "direct", "local.yaml", "fail.py", code=1).stderr
+    assert "the node has too little memory" in told
+    assert "plugin broken-plugin: `broken` (dslaunch.endings: broken_plugin:PART)" in told
