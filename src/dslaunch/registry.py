@@ -8,16 +8,16 @@ point of the kind's group; it is looked for only where a name is not built in, o
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from dslaunch.errors import DslaunchError, PluginError, UsageError
+from dslaunch.errors import PluginError, UsageError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,7 +61,7 @@ class Registry(Generic[Part]):
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
-        return (*self.names(), *self._entries())
+        return (*self.names(), *self.entries())
 
     def require(self, name: str) -> None:
         """Raise UsageError if no part has the name. What is built in is not imported."""
@@ -79,23 +79,21 @@ class Registry(Generic[Part]):
 
     def installed(self, taken: Collection[str] = ()) -> dict[str, Part]:
         """Load and return all parts of third parties. `taken`: further names that are built in."""
-        return {name: self._loaded(entry) for name, entry in self._entries(taken).items()}
+        return {name: self._loaded(entry) for name, entry in self.entries(taken).items()}
 
-    @contextmanager
-    def blamed(self, name: str) -> Iterator[None]:
-        """Turn what a third party's part raises unexpectedly into a PluginError."""
-        try:
-            yield
-        except DslaunchError:
-            raise
-        except Exception as error:
-            entry = _entry_points(self.group).get(name)
-            if name in self.names() or not entry:
-                raise
-            self._refuse(entry[0], f"failed: {_described(error)}")
+    def entries(self, taken: Collection[str] = ()) -> dict[str, EntryPoint]:
+        """Return the entry points by name. Raises PluginError for a name that is given twice."""
+        built_in = {*self.names(), *taken}
+        for name, entries in _entry_points(self.group).items():
+            first, *others = entries
+            if name in built_in:
+                raise broken_plugin([first], f"cannot replace the built-in {self.noun} `{name}`")
+            if others:
+                raise broken_plugin([others[0]], "is defined by another plugin, too")
+        return {name: entries[0] for name, entries in _entry_points(self.group).items()}
 
     def _entry(self, name: str) -> EntryPoint:
-        entries = self._entries()
+        entries = self.entries()
         if name in entries:
             return entries[name]
         from difflib import get_close_matches
@@ -105,39 +103,49 @@ class Registry(Generic[Part]):
         hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"
         raise UsageError(f"no {self.noun} is named `{name}`", hint=hint)
 
-    def _entries(self, taken: Collection[str] = ()) -> dict[str, EntryPoint]:
-        """The entry points by name. Raises PluginError for a name that is given twice."""
-        built_in = {*self.names(), *taken}
-        for name, entries in _entry_points(self.group).items():
-            first, *others = entries
-            if name in built_in:
-                self._refuse(first, f"cannot replace the built-in {self.noun} `{name}`")
-            if others:
-                self._refuse(others[0], f"is defined by {_distribution(first)}, too")
-        return {name: entries[0] for name, entries in _entry_points(self.group).items()}
-
     def _loaded(self, entry: EntryPoint) -> Part:
         try:
             part = entry.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it may do anything
-            self._refuse(entry, f"cannot be loaded: {_described(error)}")
+            raise broken_plugin([entry], f"cannot be loaded: {_described(error)}") from None
         if self.shape and not isinstance(part, cast(type, _object(self.shape))):
-            self._refuse(entry, f"is not a {self.shape.replace(':', '.')}")
+            raise broken_plugin([entry], f"is not a {self.shape.replace(':', '.')}")
         if not self.shape and not callable(part):
-            self._refuse(entry, "cannot be called")
+            raise broken_plugin([entry], "cannot be called")
         return cast(Part, part)
-
-    def _refuse(self, entry: EntryPoint, why: str) -> NoReturn:
-        plugin = _distribution(entry)
-        raise PluginError(
-            f"plugin {plugin}: {self.noun} `{entry.name}` ({entry.group}: {entry.value}) {why}",
-            hint=f"update {plugin} or uninstall it",
-        )
 
 
 def modules_in(directory: str) -> tuple[ModuleType, ...]:
     """Import and return the modules of a package below this file that are not private."""
     return tuple(_module(directory, name) for name in _names_in(directory))
+
+
+def raised_in_plugin(error: Exception) -> PluginError | None:
+    """Return what to report instead of an error that the code of a plugin has raised.
+
+    Which part it was is told by the modules that the traceback names.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    modules = {str(frame.f_globals.get("__name__")) for frame in frames}
+    kinds = (LAUNCHERS, FORMATS, TRANSPORTS, CHECKS, CONFIG_RULES, SCRIPT_RULES, ENDINGS)
+    entries = [
+        entry for kind in kinds for same in _entry_points(kind.group).values() for entry in same
+    ]
+    at_fault = [entry for entry in entries if entry.module in modules - {__name__}]
+    if not at_fault:
+        packages = {module.partition(".")[0] for module in modules} - {__package__}
+        at_fault = [entry for entry in entries if entry.module.partition(".")[0] in packages]
+    if not at_fault:
+        return None
+    return broken_plugin(at_fault, f"failed: {_described(error)}")
+
+
+def broken_plugin(entries: Sequence[EntryPoint], why: str) -> PluginError:
+    """Return the error for a part that cannot be used, or for those that it may be."""
+    first = entries[0]
+    plugin = first.dist.name if first.dist else "of unknown origin"
+    parts = " or ".join(f"`{entry.name}` ({entry.group}: {entry.value})" for entry in entries)
+    return PluginError(f"plugin {plugin}: {parts} {why}", hint=f"update {plugin} or uninstall it")
 
 
 @cache
@@ -158,10 +166,6 @@ def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
     for entry in entry_points(group=group):
         found.setdefault(entry.name, []).append(entry)
     return found
-
-
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "of unknown origin"
 
 
 def _described(error: BaseException) -> str:

@@ -142,11 +142,52 @@ def test_rules_of_both_lints_are_applied_mended_and_ignored(
 
 BROKEN = {
     "dslaunch.launchers": ("broken", ("run", "-l", "broken", "local.yaml", "show.py")),
-    "dslaunch.transports": ("broken", ("preflight", "broken.yaml")),
+    "dslaunch.transports": ("broken", ("run", "broken.yaml", "show.py")),
     "dslaunch.checks": ("broken.check", ("preflight", "local.yaml")),
     "dslaunch.formats": ("broken", ("render", "broken", "local.yaml", "show.py")),
     "dslaunch.config_rules": ("broken", ("config", "lint", "ds.json")),
     "dslaunch.script_rules": ("broken", ("slurm", "lint", "job.sbatch")),
+}
+
+
+RAISES = """
+from dslaunch.launch.launchers import Launcher
+from dslaunch.preflight.check import Check
+
+class Raises(Launcher):
+    summary = "raises"
+
+    def processes(self, *args, **kwargs):
+        raise KeyError("x")
+
+    def connect(self, node):
+        raise KeyError("x")
+
+    def close(self):
+        pass
+
+    def render(self, launch):
+        raise KeyError("x")
+
+class RaisingTransport(Raises):
+    def __new__(cls, cluster):
+        return Raises()
+
+def raises(something):
+    raise KeyError("x")
+
+LAUNCHER = FORMAT = Raises()
+CHECK = Check(title="t", tier="static", why="", fix="", see="", source="", ask=raises)
+TRANSPORT, RULE = RaisingTransport, raises
+PART = {part}
+"""
+PARTS = {
+    "dslaunch.launchers": "LAUNCHER",
+    "dslaunch.transports": "TRANSPORT",
+    "dslaunch.checks": "CHECK",
+    "dslaunch.formats": "FORMAT",
+    "dslaunch.config_rules": "RULE",
+    "dslaunch.script_rules": "RULE",
 }
 
 
@@ -156,8 +197,9 @@ BROKEN = {
     [
         ("import nowhere", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
         ("PART = 3", ""),
+        (RAISES, "failed: KeyError: 'x'"),
     ],
-    ids=["import", "value"],
+    ids=["import", "value", "raises"],
 )
 def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     tmp_path: Path, group: str, code: str, why: str
@@ -168,7 +210,7 @@ def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Name: broken-plugin\nVersion: 1.0\n", "utf-8")
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{name} = broken_plugin:PART\n", "utf-8")
-    (site / "broken_plugin.py").write_text(code, "utf-8")
+    (site / "broken_plugin.py").write_text(code.replace("{part}", PARTS[group]), "utf-8")
     work.mkdir()
     shutil.copy(ROOT / "clusters/local.yaml", work)
     (work / "show.py").touch()
@@ -179,3 +221,25 @@ def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     assert "error: plugin broken-plugin: " in told
     assert f"`{name}` ({group}: broken_plugin:PART) {why}" in told
     assert "hint: update broken-plugin or uninstall it" in told
+
+
+@pytest.mark.parametrize("pattern", ["(", "x"], ids=["pattern", "code"])
+def test_a_broken_known_ending_does_not_hide_why_a_run_failed(tmp_path: Path, pattern: str) -> None:
+    site, work = tmp_path / "site", tmp_path / "work"
+    metadata = site / "broken_plugin-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Name: broken-plugin\nVersion: 1.0\n", "utf-8")
+    entry = "[dslaunch.endings]\nbroken = broken_plugin:PART\n"
+    (metadata / "entry_points.txt").write_text(entry, "utf-8")
+    code = "broken" if pattern == "(" else "other"
+    (site / "broken_plugin.py").write_text(
+        "from dslaunch.run.known_endings import Known\n"
+        f"PART = Known(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
+        "utf-8",
+    )
+    work.mkdir()
+    shutil.copy(ROOT / "clusters/local.yaml", work)
+    (work / "fail.py").write_text("raise MemoryError", "utf-8")
+    told = dslaunch_with(site, work)("run", "-l", "direct", "local.yaml", "fail.py", code=1).stderr
+    assert "the node has too little memory" in told
+    assert "plugin broken-plugin: `broken` (dslaunch.endings: broken_plugin:PART)" in told

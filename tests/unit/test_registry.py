@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.errors import PlanError, PluginError, UsageError
+from dslaunch.errors import PluginError, UsageError
 from dslaunch.registry import LAUNCHERS, Registry
 from dslaunch.render import formats
 
@@ -87,20 +87,10 @@ def test_a_broken_part_is_named_with_its_plugin_and_entry_point(
     install: Install, code: str, shape: str, why: str
 ) -> None:
     parts = install(code, shape=shape, mine="acme_parts:mine")
-    with pytest.raises(PluginError, match="plugin acme: part `mine`") as caught:
+    with pytest.raises(PluginError, match="plugin acme: `mine`") as caught:
         parts.get("mine")
     assert f"({parts.group}: acme_parts:mine) {why}" in caught.value.message
     assert caught.value.hint == "update acme or uninstall it"
-
-
-def test_what_a_plugin_raises_is_a_plugin_error_but_for_errors_of_ours(install: Install) -> None:
-    parts = install("def mine(): ...", mine="acme_parts:mine")
-    with pytest.raises(PluginError, match="failed: KeyError: 'x'"), parts.blamed("mine"):
-        raise KeyError("x")
-    with pytest.raises(PlanError), parts.blamed("mine"):
-        raise PlanError("it does not fit")
-    with pytest.raises(KeyError), parts.blamed("own"):
-        raise KeyError("x")
 
 
 def test_a_plugin_cannot_replace_what_is_built_in(install: Install) -> None:
@@ -119,5 +109,5 @@ def test_a_plugin_cannot_replace_what_is_built_in_elsewhere(install: Install) ->
 def test_two_plugins_with_one_name_are_refused(install: Install) -> None:
     install("def mine(): ...", mine="acme_parts:mine")
     parts = install("def mine(): ...", package="other", mine="other_parts:mine")
-    with pytest.raises(PluginError, match=r"is defined by (acme|other), too"):
+    with pytest.raises(PluginError, match="is defined by another plugin, too"):
         parts.get("mine")

@@ -64,6 +64,14 @@ def main() -> None:
             raise
         ui.error(DslaunchError(f"{error.filename or 'standard output'}: {error.strerror}"))
         sys.exit(DslaunchError.exit_code)
+    except Exception as error:
+        from dslaunch.registry import raised_in_plugin
+
+        broken = raised_in_plugin(error)
+        if broken is None:
+            raise
+        ui.error(broken)
+        sys.exit(broken.exit_code)
 
 
 def _invoke(args: list[str]) -> NoReturn:

@@ -23,6 +23,7 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
     """
     launcher = LAUNCHERS.get(job.launcher)
     world = World(allocation, decided.rendezvous, job.min_nodes)
+    check_launcher(job.launcher, world)
 
     def node_plan(placement: Placement) -> NodePlan:
         processes = launcher.processes(placement, world, job, logs=LOG_DIRECTORY)
@@ -39,15 +40,12 @@ def make_plan(allocation: Allocation, job: Job, decided: Decided, *, cluster: st
             files=decided.files,
         )
 
-    with LAUNCHERS.blamed(job.launcher):
-        check_launcher(job.launcher, world)
-        nodes = tuple(map(node_plan, allocation.placements))
     return Plan(
         cluster=cluster,
         launcher=job.launcher,
         world_size=allocation.world_size,
         rendezvous=decided.rendezvous,
-        nodes=nodes,
+        nodes=tuple(map(node_plan, allocation.placements)),
         secrets=tuple(s.name for s in job.secrets),
         decisions=decided.decisions,
     )

@@ -34,17 +34,5 @@ def rules_of(
     modules = modules_in(directory)
     names = {*more_names, *(name for module in modules for name in module.NAMES)}
     functions = [rule for module in modules for rule in module.RULES]
-    for name, rule in plugins.installed(taken=names).items():
-        names.add(name)
-        functions.append(_blamed(rule, name, plugins))
-    return Rules(frozenset(names), tuple(functions))
-
-
-def _blamed(rule: Rule[Text], name: str, plugins: Registry[Rule[Text]]) -> Rule[Text]:
-    """The rule, which raises PluginError for whatever it raises."""
-
-    def blamed_rule(text: Text) -> tuple[Remark, ...]:
-        with plugins.blamed(name):
-            return tuple(rule(text))
-
-    return blamed_rule
+    further = plugins.installed(taken=names)
+    return Rules(frozenset({*names, *further}), (*functions, *further.values()))

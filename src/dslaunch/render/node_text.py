@@ -12,7 +12,6 @@ from dslaunch.launch.command import Command, exports, quote, wrapped
 from dslaunch.launch.launchers import starts_python
 from dslaunch.launch.plan import RUN_DIRECTORY, node_environment
 from dslaunch.launch.slurm_step import Component, SlurmStep
-from dslaunch.registry import LAUNCHERS
 from dslaunch.render.lines import directory
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class Seat:
 def node_text(seat: Seat, notice: Notice | None) -> str:
     """The text for `bash -c`, with no newline at the end."""
     launch, group, node = seat.launch, seat.group, seat.group.node
-    with LAUNCHERS.blamed(launch.job.launcher):
-        start = launch.launcher.slurm_command(seat.step)
+    start = launch.launcher.slurm_command(seat.step)
     # SLURM chooses the GPUs, and says which
     slots = tuple(range(group.slots))
     here = replace(group.members[0], slots=slots, node=replace(node, slots=slots))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from dslaunch.errors import PluginError
-from dslaunch.registry import ENDINGS
+from dslaunch.registry import ENDINGS, broken_plugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -679,13 +679,16 @@ def known_endings() -> tuple[Known, ...]:
 
 def _installed() -> Iterator[Known]:
     """Yield the endings of plugins that can be used. Raises PluginError."""
-    for name, known in ENDINGS.installed(taken={known.code for known in BUILT_IN}).items():
-        with ENDINGS.blamed(name):
-            if known.code != name:
-                raise ValueError(f"its code is `{known.code}`")
+    codes = {known.code for known in BUILT_IN}
+    for name, known in ENDINGS.installed(taken=codes).items():
+        if known.code != name:
+            raise broken_plugin([ENDINGS.entries()[name]], f"has the code `{known.code}`")
+        try:
             re.compile(known.pattern)
             known.what.format("", "")
             known.advice.format("", "")
+        except (re.error, LookupError, ValueError) as error:
+            raise broken_plugin([ENDINGS.entries()[name]], f"cannot be used: {error}") from None
         yield known
 
 

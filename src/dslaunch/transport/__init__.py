@@ -35,5 +35,4 @@ def choose(name: str, cluster: Cluster) -> Choice:
 def make(name: str, cluster: Cluster) -> Transport:
     """Give the transport that is chosen. Raises UsageError when none has that name."""
     make_transport = TRANSPORTS.get(name)
-    with TRANSPORTS.blamed(name):
-        return LoggedTransport(name, make_transport(cluster))
+    return LoggedTransport(name, make_transport(cluster))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import base64
 import itertools
 import json
 import string
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,7 @@ ARGUMENT = st.text(
     ["--", "-", "$$", "${local_rank}", "$local_rank", "a b", "it's", '"', "`id`", "\n", "", "é☃"]
 )
 ARGUMENTS = st.lists(ARGUMENT, max_size=6).map(tuple)
+SOURCES = Path(launchers.__file__).parents[2]
 RENDEZVOUS = Rendezvous("10.0.0.1", 29500)
 
 
@@ -291,3 +294,16 @@ def test_a_launcher_states_little_and_is_complete() -> None:
     least.check(world((0, 1), (0,)))
     assert least.packages == ("torch",)
     assert (least.has_slurm_command, least.elastic, least.uneven_slots) == (False, False, True)
+
+
+def test_no_code_compares_the_name_of_a_launcher() -> None:
+    """It asks for a capability, which launchers of plugins have too."""
+    compared = [
+        str(path.relative_to(SOURCES))
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Compare)
+        and getattr(node.left, "attr", getattr(node.left, "id", "")) == "launcher"
+        and not isinstance(node.ops[0], ast.Is | ast.IsNot)
+    ]
+    assert compared == ["cluster/rules.py"], "the one that tells whether the name is known"

@@ -51,6 +51,4 @@ def render(name: str, launch: Launch) -> Rendered:
 
     Raises UsageError for a name that does not exist, PlanError where the format cannot say it.
     """
-    part = get(name)
-    with FORMATS.blamed(name):
-        return part.render(launch)
+    return get(name).render(launch)
