@@ -65,8 +65,9 @@ class Conversation:
     def __post_init__(self) -> None:
         self.lines = MarkedLines(self.mark)
 
-    def open(self, way: Transport) -> None:
+    def open(self, way: Transport | None) -> None:
         """Connect, and start the program that answers. Raises Silent."""
+        assert way is not None
         self.began = time.monotonic()
         try:
             self._go_on()
