@@ -37,7 +37,8 @@ def programs(project: Project, node: str) -> dict[str, NodeProcess]:
     for bridge in bridges:
         for guardian in (p for p in ours.values() if p.parent == bridge.pid):
             agents = [p for p in ours.values() if p.parent == guardian.pid]
-            found = {"bridge": bridge, "guardian": guardian, "agent": agents[0]}
+            if agents:  # else it is what answers before the start
+                found = {"bridge": bridge, "guardian": guardian, "agent": agents[0]}
     return found
 
 

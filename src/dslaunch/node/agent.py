@@ -32,6 +32,7 @@ from dslaunch.node import (
     processes,
     questions,
     stacks,
+    survey,
 )
 from dslaunch.node.activity import Activity
 from dslaunch.node.client import Client
@@ -60,10 +61,18 @@ KEPT_OUTPUT = 2 << 30
 class Agent:
     """One node's end of a run. A single thread; questions that may hang have their own."""
 
-    def __init__(self, run: str, host: str, times: Dict[str, float], guardian: int) -> None:
+    def __init__(
+        self,
+        run: str,
+        host: str,
+        times: Dict[str, float],
+        guardian: int,
+        surveyor: Optional[survey.Surveyor] = None,
+    ) -> None:
         """`times`, in seconds: `silence` after which a launcher is not there, `reconnect` in
-        which it may come back. `guardian`: the process that is our parent while it lives."""
-        self.run, self.host, self.times = run, host, times
+        which it may come back. `guardian`: the process that is our parent while it lives.
+        `surveyor`: who answers before the start what may hang."""
+        self.run, self.host, self.times, self.surveyor = run, host, times, surveyor
         self.home = os.path.expanduser("~")
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
@@ -359,6 +368,12 @@ class Agent:
         context = probe.Context(self.home, self.host, self.run)
         self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
 
+    def do_survey(self, client: Client, message: frames.Message) -> None:
+        """Have the questions of a preflight answered."""
+        surveyor, request = self.surveyor, message["request"]
+        if surveyor is not None:
+            self.in_thread(client, message["id"], lambda: surveyor.ask(request))
+
     def do_put(self, client: Client, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""
         root = paths.absolute(message["root"])
@@ -433,6 +448,8 @@ class Agent:
         self.ranks = Ranks(message, environment, self, self.group)
         threading.Thread(target=keeping.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
+        if self.surveyor is not None:
+            self.surveyor.end()
         if self.links is not None and message.get("link"):
             self.links.dial(message["link"])
         try:

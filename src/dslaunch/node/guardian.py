@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 
-from dslaunch.node import bridge, directories, frames, keeping, peer, processes
+from dslaunch.node import bridge, directories, frames, keeping, peer, processes, survey
 from dslaunch.node.agent import Agent
 
 TYPE_CHECKING = False
@@ -63,7 +63,13 @@ def wait_for(agent: int) -> int:
             return status
 
 
-def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.socket) -> None:
+def be_guardian(
+    run: str,
+    host: str,
+    times: Dict[str, float],
+    first: socket.socket,
+    surveyor: survey.Surveyor,
+) -> None:
     """Become the guardian of a new agent, in a session of our own. Never returns."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -74,10 +80,11 @@ def be_guardian(run: str, host: str, times: Dict[str, float], first: socket.sock
     agent = os.fork()
     if agent:
         first.close()
+        surveyor.leave()
         os.dup2(null, 2)
         guard(agent, run, host)
     processes.become_subreaper()
-    served = Agent(run, host, times, guardian)
+    served = Agent(run, host, times, guardian, surveyor)
     try:
         served.serve(first)
     except Exception as error:  # noqa: BLE001 - its trace may hold a secret: it is masked
@@ -97,11 +104,14 @@ def main(arguments: Dict[str, Any]) -> None:
         if arguments["hold"]:
             connection.sendall(frames.pack_message({"op": "coming", "ssh": peer.connection()}))
     else:
+        surveyor = survey.Surveyor()
         connection, other = socket.socketpair()
         if os.fork() == 0:
             connection.close()
-            be_guardian(run, host, arguments["times"], other)
+            be_guardian(run, host, arguments["times"], other, surveyor)
         other.close()
+        surveyor.leave()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # neither of them is waited for
     bridge.bridge(connection)
     os._exit(0)
 

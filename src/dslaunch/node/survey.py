@@ -7,6 +7,7 @@ asked in child processes. A child that is late is killed and left behind: one th
 file server cannot even die.
 
 Requests, answers, and what passes between here and the children are JSON, one object on a line.
+A preflight starts it as a program; a run's agent has it as a process beside itself.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
+import threading
 import time
 
 from dslaunch.node import questions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
     Answer = Dict[str, Any]
     Asked = Tuple[str, Answer]
@@ -39,27 +42,85 @@ are busy must not take itself for one whose disks hang."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Answer each line by another until standard input ends, then leave nothing behind: do what
-    requests gave as `last`, also when whoever asked was killed."""
+    """Answer the lines of standard input; each answer begins with a mark, since a login shell may
+    print between them."""
     mark = arguments["mark"].encode()
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
+    serve(sys.stdin.buffer, lambda line: _write(out, mark + line))
+
+
+def serve(requests: Iterable[bytes], say: Callable[[bytes], None]) -> None:
+    """Greet and answer each line by another until there are no more, then leave nothing behind: do
+    what requests gave as `last`, also when whoever asked was killed. Never returns."""
     hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
     with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
-        _write(out, mark + _line({"hello": hello}))
-        for line in sys.stdin.buffer:
+        say(_line({"hello": hello}))
+        for line in requests:
             if not line.endswith(b"\n"):
                 break  # whoever asked was killed in the middle of it
             request = json.loads(line)
             last.update(request.get("last", {}))
-            _write(out, mark + _line(reply(request, children)))
+            say(_line(reply(request, children)))
     ask(last, children)
     children.end()
     questions.clean()
     os._exit(0)  # threads that serve listeners are not waited for
+
+
+class Surveyor:
+    """A process beside the agent that answers for it what may hang.
+
+    It is neither the agent's child nor the guardian's: a process that waits for a dead file server
+    cannot be ended, and would count as one that the run has left.
+    """
+
+    def __init__(self) -> None:
+        self.socket, requests = socket.socketpair()
+        if os.fork() == 0:
+            self.socket.close()
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(nowhere, number)
+            serve(requests.makefile("rb"), requests.sendall)
+        requests.close()
+        self.asking = threading.Lock()
+        self.lines: Any = None
+        self.greeting: Answer = {}
+
+    def ask(self, request: Answer) -> Answer:
+        """Give the greeting and the answer to a request. Raises OSError if the process is gone."""
+        with self.asking:
+            if self.lines is None:
+                self.lines = self.socket.makefile("rb")
+                self.greeting = self.heard()
+            self.socket.sendall(_line(request))
+            return {**self.greeting, **self.heard()}
+
+    def heard(self) -> Answer:
+        """Wait for a line. Raises OSError."""
+        line = self.lines.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionResetError("the process that answers questions is gone")
+        answer: Answer = json.loads(line)
+        return answer
+
+    def leave(self) -> None:
+        """Have nothing more to do with it, in a process that does not ask."""
+        self.socket.close()
+
+    def end(self) -> None:
+        """Nothing more is asked: it leaves nothing behind and ends."""
+        with contextlib.suppress(OSError):  # whoever waits for an answer hears of it
+            self.socket.shutdown(socket.SHUT_RDWR)
+        with self.asking:
+            if self.lines is not None:
+                self.lines.close()
+            self.socket.close()
 
 
 def reply(request: Dict[str, Any], children: Children) -> Answer:

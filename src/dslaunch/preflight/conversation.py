@@ -67,8 +67,9 @@ class Conversation:
     def __post_init__(self) -> None:
         self.lines = MarkedLines(self.mark)
 
-    def open(self, way: Transport) -> None:
+    def open(self, way: Transport | None) -> None:
         """Connect, and start the program that answers. Raises Silent."""
+        assert way is not None
         self.began = time.monotonic()
         try:
             self._go_on()
@@ -197,12 +198,10 @@ class Conversation:
         assert self.channel is not None
         code = self.channel.wait(2)
         words = self.channel.stderr().strip()
-        if code == program.NO_PYTHON and "no python3" in words:
-            hint = "install Python 3.8 or newer, or correct `python:`"
-            return NodeFailure(self.node.host, "no-python", "there is no Python", hint)
         printed = self.lines.unread().encode(errors="replace")
-        if code == login.NO_TEXT:
-            return login.ate_input(self.node.host, printed)
+        not_run = program.why_not_run(self.node.host, code, printed, words)
+        if not_run is not None:
+            return not_run
         last = login.last_line(words) or login.first_line(printed)
         ended = "the connection ended" if code is None else f"the login ended with {code}"
         return self._lost(f"{ended}{': ' + last if last else ''}")

@@ -51,14 +51,23 @@ class Survey:
     """Asks all nodes at once, round by round; a node that does not answer holds nobody up."""
 
     def __init__(
-        self, scope: Scope, checks: Mapping[str, Check], tell: Tell, way: Transport | None = None
+        self,
+        scope: Scope,
+        checks: Mapping[str, Check],
+        tell: Tell,
+        way: Transport | None = None,
+        talks: Mapping[str, Conversation] | None = None,
     ) -> None:
+        """`way`: by default the cluster's transport. `talks`: conversations that need none."""
         self.scope, self.checks, self.tell = scope, checks, tell
-        self.way = way or transport.get(scope.cluster.transport, scope.cluster)
-        mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
-        self.talks = {
-            node.host: Conversation(node, mark, scope.by_hand(node)) for node in scope.nodes
-        }
+        self.way = way
+        if talks is None:
+            self.way = way or transport.get(scope.cluster.transport, scope.cluster)
+            mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
+            talks = {
+                node.host: Conversation(node, mark, scope.by_hand(node)) for node in scope.nodes
+            }
+        self.talks = dict(talks)
         self.failures: dict[str, NodeFailure] = {}
         self.own = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
         self.here: dict[str, Answer] = {}
@@ -86,7 +95,8 @@ class Survey:
         closer = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
         wait([closer.submit(talk.end) for talk in (*self.talks.values(), self.own)], FAREWELL)
         closer.shutdown(wait=False)
-        self.way.close()
+        if self.way is not None:
+            self.way.close()
 
     def _ask_here(self) -> None:
         """Ask this machine what a check wants to know from it, by a program as on the nodes."""

@@ -9,7 +9,7 @@ from dslaunch.transport import program
 MODULES = (
     *("paths", "frames", "cgroup", "peer", "processes", "private", "directories", "keeping"),
     *("below", "files", "interfaces", "network", "pieces", "torchfile", "shards", "accelerators"),
-    *("questions", "probe", "postmortem", "streams"),
+    *("trial", "questions", "survey", "probe", "postmortem", "streams"),
     *("journal", "client", "bridge", "wire", "links", "activity", "doing", "stacks", "spellings"),
     *("redact", "ranks", "agent", "guardian"),
 )

@@ -1,17 +1,17 @@
-"""The quick part of a preflight, before every run and over the connections that it has anyway."""
+"""The quick part of a preflight, before every run: its agents have the questions answered."""
 
 from __future__ import annotations
 
 import math
 import secrets
-import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from dslaunch.cluster.model import Node
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
 from dslaunch.launch.decisions import DecisionCode, decision
@@ -19,14 +19,17 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Finding, Scope
+from dslaunch.preflight.conversation import Conversation, Silent
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
+from dslaunch.protocol.queries import SURVEYED
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
+from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import script_imports
-from dslaunch.transport.base import Channel, Connection
+from dslaunch.transport.base import Transport
 
 OF_THE_JOB = ("py.activate", "py.interpreter", "sw.packages", "sw.torch-build")
 """Checks of the environment that the job will have."""
@@ -44,14 +47,14 @@ SOFTER = (("shm.size", "warn"),)
 
 
 class Gate:
-    """Asks the nodes once all are connected, while the run goes on to prepare its start; `passed`
-    waits for the findings."""
+    """Asks the nodes once all agents have greeted, while the run goes on to prepare its start;
+    `passed` waits for the findings."""
 
     def __init__(
         self,
         inquiry: Inquiry,
         job: Job,
-        connections: Mapping[str, Future[Connection]],
+        begun: Mapping[str, Future[Session]],
         cwd: Path,
     ) -> None:
         cluster = inquiry.cluster
@@ -73,7 +76,7 @@ class Gate:
         skip = cluster.preflight.skip
         quick = checks.some(QUICK)
         self.checks = {n: c for n, c in quick.items() if not {n, n.split(".")[0]} & set(skip)}
-        self._connections = connections
+        self._begun = begun
         self._later: tuple[Finding, ...] = ()
         self._report = self._begin(self.checks)
 
@@ -85,13 +88,21 @@ class Gate:
         return report
 
     def _ask(self, chosen: Mapping[str, Check]) -> Report:
-        way = Borrowed({host: future.result() for host, future in self._connections.items()})
-        survey = Survey(self.scope, chosen, lambda host, stage: None, way)
+        sessions = {host: begun.result() for host, begun in self._begun.items()}
+        for session in sessions.values():
+            session.hello.result()
+        talks = {
+            node.host: AgentConversation(
+                node, b"", self.scope.by_hand(node), session=sessions[node.host]
+            )
+            for node in self.scope.nodes
+        }
+        survey = Survey(self.scope, chosen, lambda host, stage: None, talks=talks)
         began = time.time()
         try:
             nodes = survey.run()
-        finally:  # nobody waits for the programs' ends
-            threading.Thread(target=survey.close, daemon=True).start()
+        finally:
+            survey.close()
         facts = Facts(self.scope, began, nodes, survey.failures)
         return judge(facts, chosen)
 
@@ -138,29 +149,41 @@ def _refuse(failed: tuple[Finding, ...]) -> None:
         )
 
 
-class Borrowed:
-    """A transport whose connections are there already, and stay."""
+@dataclass(slots=True, kw_only=True)
+class AgentConversation(Conversation):
+    """Questions to one node over the session of a run, whose agent has them answered."""
 
-    def __init__(self, opened: Mapping[str, Connection]) -> None:
-        self._opened = opened
+    session: Session
+    asked: Future[dict[str, Any]] = field(default_factory=Future)
+    """The reply to what was asked last."""
+    given_up: Future[None] = field(default_factory=Future)
 
-    def connect(self, node: Node) -> Connection:
-        """The connection that is open."""
-        return Lent(self._opened[node.host])
+    def open(self, way: Transport | None) -> None:
+        """The agent has greeted already."""
+        self.began = time.monotonic()
 
-    def close(self) -> None:
-        """It is not ours to close."""
+    def end(self) -> None:
+        """Wait for no answer any more; the agent goes on."""
+        self.closed = True
+        with suppress(InvalidStateError):
+            self.given_up.set_result(None)
 
+    close = end
 
-class Lent:
-    """A connection on which programs may be run, and no more."""
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self.waiting = True
+        self.asked = self.session.request("survey", SURVEYED, request=dict(message))
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def start(self, line: str) -> Channel:
-        """Run a shell line on the node."""
-        return self._connection.start(line)
-
-    def close(self) -> None:
-        """It is not ours to close."""
+    def _receive(self, what: str) -> Any:
+        either: list[Future[Any]] = [self.asked, self.given_up]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not self.asked.done():
+            raise Silent(self._lost("given up"))
+        try:
+            reply = self.asked.result()
+        except LostError as error:
+            raise Silent(error.failure) from None
+        self.waiting = False
+        if what not in reply:
+            raise Silent(self._broken(f"{what}: missing"))
+        return reply[what]

@@ -34,13 +34,13 @@ class Opening:
         session: Callable[[Node, Connection], Session],
         ping: float = PING,
     ) -> None:
-        self.connections: dict[str, Future[Connection]] = {node.host: Future() for node in nodes}
-        """Each done as soon as that node is connected; a NodeError if it cannot be."""
         self._way, self._session = way, session
         workers = max(1, min(fanout, len(nodes)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="opening")
-        self._begun = [self._pool.submit(self._begin, node) for node in nodes]
         self._closed = threading.Event()
+        self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
+        """Each done as soon as that node is connected and its agent started; a NodeError if it
+        cannot be reached."""
         threading.Thread(target=self._ping, args=(ping,), name="ping", daemon=True).start()
 
     def head_start(self, interrupts: Interrupts) -> None:
@@ -49,15 +49,15 @@ class Opening:
 
         Raises Interrupted.
         """
-        interrupts.wait(self._begun, HEAD_START)
+        interrupts.wait([*self.begun.values()], HEAD_START)
 
     def sessions(self, interrupts: Interrupts) -> list[Session]:
         """Wait for all nodes' sessions, in the nodes' order.
 
         Raises NodeError naming every node that could not be used, Interrupted.
         """
-        interrupts.wait(self._begun, math.inf)
-        errors = [future.exception() for future in self._begun]
+        interrupts.wait([*self.begun.values()], math.inf)
+        errors = [future.exception() for future in self.begun.values()]
         failures: tuple[NodeFailure, ...] = ()
         for error in errors:
             if isinstance(error, NodeError):
@@ -66,36 +66,29 @@ class Opening:
                 raise error
         if failures:
             raise NodeError(failures)
-        return [future.result() for future in self._begun]
+        return [future.result() for future in self.begun.values()]
 
     def close(self) -> None:
         """Say goodbye to all at once, and hang up. What is still on its way ends by itself."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        close_all([future.result() for future in self._begun if _went_well(future)])
-        for connected in self.connections.values():
-            connected.cancel()
-            connected.add_done_callback(_hang_up)
+        ready = [future for future in self.begun.values() if future.done()]
+        close_all([future.result() for future in ready if _went_well(future)])
+        for future in set(self.begun.values()) - set(ready):
+            future.add_done_callback(_hang_up)
 
     def _begin(self, node: Node) -> Session:
-        connected = self.connections[node.host]
-        try:
-            connection = self._way.connect(node)
-        except NodeError as error:
-            if connected.set_running_or_notify_cancel():
-                connected.set_exception(error)
-            raise
-        if not connected.set_running_or_notify_cancel():
+        connection = self._way.connect(node)
+        if self._closed.is_set():
             connection.close()
             raise NodeError((NodeFailure(node.host, "lost", "given up"),))
-        connected.set_result(connection)
         session = self._session(node, connection)
         session.begin()
         return session
 
     def _ping(self, seconds: float) -> None:
         while not self._closed.wait(seconds):
-            for begun in self._begun:
+            for begun in self.begun.values():
                 if _went_well(begun):
                     begun.result().ping()
 
@@ -110,6 +103,6 @@ def _went_well(future: Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _hang_up(connected: Future[Connection]) -> None:
-    if _went_well(connected):
-        connected.result().close()
+def _hang_up(begun: Future[Session]) -> None:
+    if _went_well(begun):
+        begun.result().close()

@@ -505,13 +505,6 @@ class Session:
             why = f"it took nothing that was sent to it for {WRITE_TIMEOUT:.0f} s"
             return NodeFailure(self.host, "broken", why)
         said = self._channel.stderr()
-        if code == program.NO_PYTHON and "no python3" in said:
-            return NodeFailure(
-                self.host,
-                "no-python",
-                "there is no python3 on the node's PATH",
-                hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
-            )
         if self._is_ours(boot.NO_AGENT, code):
             return NodeFailure(self.host, "no-agent", "nothing of this run is there")
         if self._is_ours(boot.STOPPED, code):
@@ -534,8 +527,9 @@ class Session:
             return login.hung(self.host, printed)
         if len(self._noise) > login.MOST_NOISE:
             return login.endless(self.host, printed)
-        if code == login.NO_TEXT:
-            return login.ate_input(self.host, printed)
+        not_run = program.why_not_run(self.host, code, printed, said)
+        if not_run is not None:
+            return not_run
         if not started and (code is not None or printed.strip()):
             return login.left(self.host, printed, said, code)
         words = login.last_line(said) or login.first_line(own) or "it said nothing"

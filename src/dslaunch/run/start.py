@@ -50,7 +50,7 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
         refuse(errors)
     gate = None
     if request.preflight:
-        gate = Gate(question, job, opening.connections, request.cwd)
+        gate = Gate(question, job, opening.begun, request.cwd)
     sessions = _greeted(whole, opening)
     if count:
         question = replace(question, before=agent_run(whole.run, count - 1))

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
 from typing import TYPE_CHECKING, Any, cast
 
+from dslaunch.errors import NodeFailure
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.transport import login
@@ -81,6 +82,19 @@ def line(node: Node, *, announced: bool = False) -> str:
         f'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c {quote(_READ)}; done; '
         f"echo no python3 >&2; exit {NO_PYTHON}"
     )
+
+
+def why_not_run(host: str, code: int | None, printed: bytes, said: str) -> NodeFailure | None:
+    """Why the line has not run the program, as far as its exit code shows: there is no Python, or
+    a start-up file has read the program. `printed`: before it began; `said`: its errors."""
+    if code == NO_PYTHON and "no python3" in said:
+        return NodeFailure(
+            host,
+            "no-python",
+            "there is no python3 on the node's PATH",
+            hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
+        )
+    return login.ate_input(host, printed) if code == login.NO_TEXT else None
 
 
 def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:

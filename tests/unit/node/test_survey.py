@@ -277,6 +277,46 @@ def test_a_nodes_own_name_is_the_one_that_the_library_finds() -> None:
     assert (names["hostname"], names["fqdn"]) == (socket.gethostname(), socket.getfqdn())
 
 
+# ---------------------------------------------------------------- beside an agent
+
+
+@pytest.fixture
+def surveyor() -> Iterator[survey.Surveyor]:
+    made = survey.Surveyor()
+    yield made
+    made.end()
+
+
+def test_a_surveyor_greets_and_answers_as_the_program_does(surveyor: survey.Surveyor) -> None:
+    first = surveyor.ask({"questions": {"a": question("path", "/")}})
+    again = surveyor.ask({"clock": True})
+    assert first["answers"]["a"]["value"]["kind"] == "directory"
+    assert first["hello"] == again["hello"]
+    assert first["hello"]["uid"] == os.getuid()
+    assert abs(again["clock"] - time.time()) < 60
+
+
+def test_a_surveyor_that_was_killed_is_an_error_and_not_a_wait(surveyor: survey.Surveyor) -> None:
+    kill = {"shell": "kill -9 $(ps -o ppid= -p $PPID)"}
+    with pytest.raises(OSError, match="gone"):
+        surveyor.ask({"questions": {"k": question("run", kill)}})
+    with pytest.raises(OSError):
+        surveyor.ask({"clock": True})
+
+
+def test_a_surveyor_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    made = survey.Surveyor()
+    mark = {"name": "mark", "paths": [str(tmp_path)]}
+    questions = {"m": question("mark", mark)}
+    made.ask({"questions": questions, "last": {"u": question("unmark", mark)}})
+    assert [path.name for path in tmp_path.iterdir()] == ["mark"]
+    made.end()
+    deadline = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not list(tmp_path.iterdir())
+
+
 # ---------------------------------------------------------------- who reaches whom
 
 

@@ -1,31 +1,41 @@
-"""The quick checks before a run, over connections that somebody else has opened."""
+"""The quick checks before a run, which its agents have answered."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
-from concurrent.futures import Future
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
+from typing import Any, cast
 
 import pytest
+from tests.hostile.lying_python import HELLO
 from tests.unit.node.test_trial import ends
 
 from dslaunch.cluster.model import Allocation, Cluster, Node, Preflight
-from dslaunch.errors import PreflightError
+from dslaunch.errors import NodeFailure, PreflightError
 from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
+from dslaunch.preflight.check import Question
 from dslaunch.preflight.checks import load, of_tier
+from dslaunch.preflight.conversation import Silent
+from dslaunch.run.boot import Agent
 from dslaunch.run.evidence import Inquiry
-from dslaunch.run.gate import OWN, Gate
+from dslaunch.run.gate import OWN, AgentConversation, Gate
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.transport.base import Connection
+from dslaunch.run.opening import close_all
+from dslaunch.run.session import LostError, Session
 from dslaunch.transport.local import LocalTransport
 
 NODE = Node("n1", (0,), python=sys.executable)
 DECIDED = Decided(Rendezvous("127.0.0.1", 29500), "/", ())
 PLAIN = Job("train.py", launcher="direct")
+SESSIONS: list[Session] = []
 Limits = tuple[tuple[str, float], ...]
 
 
@@ -33,9 +43,14 @@ def gate(tmp_path: Path, node: Node = NODE, job: Job = PLAIN, **limits: Limits) 
     own = tuple((name.replace("_", "."), values) for name, values in limits.items())
     nodes = (node, replace(node, host="n2"))
     cluster = Cluster("c", nodes, transport="local", preflight=Preflight(limits=own))
-    opened: dict[str, Future[Connection]] = {each.host: Future() for each in nodes}
+    opened: dict[str, Future[Session]] = {each.host: Future() for each in nodes}
     for each in nodes:
-        opened[each.host].set_result(LocalTransport(tmp_path, os.environ).connect(each))
+        way = LocalTransport(tmp_path, os.environ)
+        agent = Agent(f"gate-{secrets.token_hex(4)}", each.host)
+        session = Session(each, way.connect(each), agent, Queue(), way)
+        session.begin()
+        SESSIONS.append(session)
+        opened[each.host].set_result(session)
     allocation = Allocation.of([(each, (0,)) for each in nodes])
     inquiry = Inquiry(cluster, allocation, (str(tmp_path),), None)
     return Gate(inquiry, job, opened, tmp_path)
@@ -43,6 +58,14 @@ def gate(tmp_path: Path, node: Node = NODE, job: Job = PLAIN, **limits: Limits) 
 
 def passed(opened: Gate) -> Decided:
     return opened.passed(DECIDED, Interrupts(), shipping=False)
+
+
+@pytest.fixture(autouse=True)
+def agents() -> Iterator[None]:
+    """Every agent that a test has started is dismissed."""
+    yield
+    close_all(SESSIONS)
+    SESSIONS.clear()
 
 
 @pytest.fixture(autouse=True)
@@ -219,3 +242,56 @@ def test_what_the_jobs_files_do_not_heal_is_refused_after_they_are_shipped(tmp_p
     opened.passed(DECIDED, Interrupts(), shipping=True)
     with pytest.raises(PreflightError, match="conda is not a command"):
         opened.after_shipping(Interrupts())
+
+
+# ---------------------------------------------------------------- agents that do not answer
+
+
+class Replying:
+    """A session whose agent replies this, at once or never."""
+
+    def __init__(self, reply: Any = None, error: Exception | None = None) -> None:
+        self.future: Future[Any] = Future()
+        if error is not None:
+            self.future.set_exception(error)
+        elif reply is not None:
+            self.future.set_result(reply)
+
+    def request(self, operation: str, answer: object, **message: object) -> Future[Any]:
+        return self.future
+
+
+def talk(session: Replying) -> AgentConversation:
+    return AgentConversation(NODE, b"", session=cast(Session, session))
+
+
+@pytest.mark.parametrize("reply", [{"answers": {}}, {"hello": []}, {"hello": HELLO, "answers": 3}])
+def test_a_reply_that_no_agent_sends_is_the_nodes_failure(reply: Any) -> None:
+    with pytest.raises(Silent) as caught:
+        talk(Replying(reply)).ask([Question("path", "/")])
+    assert (caught.value.failure.host, caught.value.failure.kind) == ("n1", "protocol")
+
+
+def test_an_answer_of_another_type_is_an_error_of_its_question_alone() -> None:
+    asked = [Question("path", "/"), Question("present", ["/"])]
+    sent = {asked[0].key: {"value": 3}, asked[1].key: {"value": {"/": "/"}}}
+    conversation = talk(Replying({"hello": HELLO, "answers": sent}))
+    conversation.ask(asked)
+    assert conversation.answers[asked[0].key].get("code") == "invalid"
+    assert conversation.answers[asked[1].key].get("value") == {"/": "/"}
+
+
+def test_a_lost_session_is_the_nodes_failure() -> None:
+    failure = NodeFailure("n1", "lost", "gone")
+    with pytest.raises(Silent) as caught:
+        talk(Replying(error=LostError(failure))).ask([Question("path", "/")])
+    assert caught.value.failure is failure
+
+
+def test_an_agent_that_does_not_reply_is_waited_for_until_it_is_given_up() -> None:
+    conversation = talk(Replying())
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(conversation.ask, [Question("path", "/")])
+        conversation.close()
+        conversation.end()
+        assert isinstance(asking.exception(10), Silent)

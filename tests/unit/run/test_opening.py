@@ -72,6 +72,7 @@ class Said:
 
             def close(self) -> None:
                 said.append(f"close {node.host}")
+                connection.close()
 
         return cast(Session, cast(Any, Fake()))
 
@@ -80,8 +81,8 @@ def test_every_node_begins_as_soon_as_it_is_connected() -> None:
     way, said = Way(slow=("n1",)), Said()
     opening = Opening(way, NODES, 8, said.session)
     for host in ("n2", "n3"):
-        opening.connections[host].result(10)
-    assert not opening.connections["n1"].done()
+        opening.begun[host].result(10)
+    assert not opening.begun["n1"].done()
     way.go.set()
     assert [s.host for s in opening.sessions(Interrupts())] == ["n1", "n2", "n3"]
     opening.close()
@@ -93,7 +94,7 @@ def test_a_node_that_waits_for_a_slow_one_hears_of_us() -> None:
     way, said = Way(slow=("n1",)), Said()
     opening = Opening(way, NODES, 8, said.session, ping=0.01)
     for host in ("n2", "n3"):
-        opening.connections[host].result(10)
+        opening.begun[host].result(10)
         assert said.pinged[host].wait(10)
     way.go.set()
     opening.sessions(Interrupts())
@@ -106,7 +107,7 @@ def test_all_nodes_that_cannot_be_reached_are_named_at_once() -> None:
     with pytest.raises(NodeError) as refused:
         opening.sessions(Interrupts())
     assert [failure.host for failure in refused.value.failures] == ["n1", "n3"]
-    assert isinstance(opening.connections["n1"].exception(), NodeError)
+    assert isinstance(opening.begun["n1"].exception(), NodeError)
     opening.close()
 
 
@@ -118,7 +119,7 @@ def test_giving_up_does_not_wait_for_a_node_that_is_still_connecting() -> None:
     with pytest.raises(Interrupted):
         opening.sessions(interrupts)
     opening.close()
-    assert all(connected.cancelled() for connected in opening.connections.values())
+    assert [host for host, begun in opening.begun.items() if begun.cancelled()] == ["n2", "n3"]
     way.go.set()
     deadline = time.monotonic() + 10
     while not way.closed and time.monotonic() < deadline:
