@@ -104,11 +104,16 @@ def test_a_detached_run_ends_when_a_node_of_it_is_lost(project: Project) -> None
 
 
 def test_a_run_that_goes_on_can_be_watched_to_its_end(project: Project) -> None:
-    project.write("job.py", COUNTER)
+    ends = "while not os.path.exists('may-end'):\n    time.sleep(0.1)\n"
+    project.write("job.py", COUNTER + ends)
     assert project.run("--detach", "c.yaml", "job.py", "160").returncode == 0
-    done = dslaunch(project, "attach", "latest", "--ranks", "7")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"node4:7│line {i}" for i in range(160)]
+    attach = project.command("attach", "latest", "--ranks", "7")
+    with project.cluster.popen("control", attach, cwd=project.path) as running:
+        seen = wait_for(running, "line 9", times=1)
+        project.cluster.put("node*", "/root/work/may-end", "")
+        out, err = running.communicate(timeout=90)
+    assert running.popen.returncode == 0, err
+    assert (seen + out).splitlines() == [f"node4:7│line {i}" for i in range(160)]
 
 
 def test_secrets_are_not_in_what_a_detached_run_keeps(project: Project) -> None:

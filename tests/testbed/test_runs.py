@@ -425,13 +425,14 @@ def test_json_events_tell_the_whole_run(project: Project) -> None:
     assert kinds[-1] == "outcome"
 
 
-def wait_for(running: Running, text: str, *, times: int) -> None:
-    """Read the run's output until a text came so many times."""
-    seen = 0
-    while seen < times:
+def wait_for(running: Running, text: str, *, times: int) -> str:
+    """Read the run's output until a text came so many times; what was read."""
+    seen = ""
+    while seen.count(text) < times:
         line = running.stdout.readline()
         assert line, running.stderr.read()
-        seen += text in line
+        seen += line
+    return seen
 
 
 def wait_until_nothing_is_left(project: Project, *, within: float) -> None:
