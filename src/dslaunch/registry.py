@@ -96,12 +96,7 @@ class Registry(Generic[Part]):
         entries = self.entries()
         if name in entries:
             return entries[name]
-        from difflib import get_close_matches
-
-        known = (*self.names(), *entries)
-        close = get_close_matches(name, known, 1)
-        hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"
-        raise UsageError(f"no {self.noun} is named `{name}`", hint=hint)
+        raise unknown_name(self.noun, name, (*self.names(), *entries))
 
     def _loaded(self, entry: EntryPoint) -> Part:
         try:
@@ -113,6 +108,15 @@ class Registry(Generic[Part]):
         if not self.shape and not callable(part):
             raise broken_plugin([entry], "cannot be called")
         return cast(Part, part)
+
+
+def unknown_name(noun: str, name: str, known: Sequence[str]) -> UsageError:
+    """Return the error for a name that no part has, with the one that was probably meant."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, 1)
+    hint = f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"
+    return UsageError(f"no {noun} is named `{name}`", hint=hint)
 
 
 def modules_in(directory: str) -> tuple[ModuleType, ...]:

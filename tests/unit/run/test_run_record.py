@@ -12,6 +12,7 @@ import pytest
 from dslaunch.errors import UsageError
 from dslaunch.run.local import local_runs
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.record import Record
 from dslaunch.run.run_record import (
     FILE,
@@ -156,9 +157,10 @@ def test_the_record_of_a_later_attempt_takes_the_place_of_the_earlier_one(tmp_pa
         writer.write(FILE, SSH.model_copy(update={"attempt": attempt}).to_json())
     (run,) = local_runs(environ).runs
     assert (run.record.attempt, run.living, run.result) == (1, True, None)
-    writer.close(Outcome("failed", 3, message="rank 1 failed").as_dict())
+    outcome = Outcome("failed", 3, EndReason(EndCode.RANK_FAILED, "n1", 1, exit_code=3))
+    writer.close(outcome.as_dict())
     (run,) = local_runs(environ).runs
-    assert run.result == Outcome("failed", 3, message="rank 1 failed")
+    assert run.result == outcome
     assert not run.living
 
 

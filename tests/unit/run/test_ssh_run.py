@@ -10,6 +10,7 @@ import pytest
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.run.local import LocalRun
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.ssh_run import SshRun
@@ -28,7 +29,9 @@ RECORD = RunRecord(
 )
 DETACHED = RECORD.model_copy(update={"detached": True})
 AWAY = {"n2": NodeFailure("n2", "timeout", "no answer in time")}
-FAILED = Outcome("failed", 3, message="rank 1 on n2 failed first")
+INTERRUPTED = Outcome("interrupted", 130, EndReason(EndCode.INTERRUPTED))
+LOST = Outcome("failed", 3, EndReason(EndCode.NODE_LOST, "n3"))
+FAILED = Outcome("failed", 3, EndReason(EndCode.RANK_FAILED, "n2", 1, exit_code=3))
 
 
 def local(record: RunRecord = RECORD, *, living: bool = False, result: Outcome | None = None):
@@ -47,9 +50,13 @@ def reported(state: State) -> RunStatus:
     [
         (local(), State.UNKNOWN, False),
         (local(living=True), State.ACTIVE, True),
-        (local(result=Outcome("ok", 0)), State.SUCCEEDED, False),
+        (local(result=Outcome("ok", 0, EndReason(EndCode.SUCCEEDED))), State.SUCCEEDED, False),
         (local(result=FAILED), State.FAILED, False),
-        (local(result=Outcome("interrupted", 130)), State.STOPPED, False),
+        (
+            local(result=INTERRUPTED),
+            State.STOPPED,
+            False,
+        ),
         (local(DETACHED), State.UNKNOWN, False),
     ],
 )
@@ -71,7 +78,7 @@ def test_what_nodes_report_comes_before_the_record() -> None:
 
 def test_a_recorded_end_says_more_than_the_nodes_do() -> None:
     run = SshRun.recorded(local(result=FAILED))
-    told = replace(reported(State.FAILED), result=Outcome("failed", 3))
+    told = replace(reported(State.FAILED), result=LOST)
     assert run.summary(Reports({"run+1": told})).result == FAILED
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dslaunch.registry import FORMATS, LAUNCHERS
+from dslaunch.registry import FORMATS, LAUNCHERS, unknown_name
 from dslaunch.render.lines import LauncherLines
 
 if TYPE_CHECKING:
@@ -37,8 +37,13 @@ def every_name() -> tuple[str, ...]:
 
 def get(name: str) -> Format:
     """Return the format of that name. Raises UsageError if there is none."""
-    if name not in FORMATS.names() and name in LAUNCHERS.every_name() and _has_lines(name):
+    if name in FORMATS.names():
+        return FORMATS.get(name)
+    if name in LAUNCHERS.every_name() and _has_lines(name):
         return LauncherLines(name)
+    known = every_name()
+    if name not in known:
+        raise unknown_name("format", name, known)
     return FORMATS.get(name)
 
 
