@@ -77,6 +77,10 @@ class Registry(Generic[Part]):
             return cast(Part, getattr(module, self.attribute))
         return self._loaded(self._entry(name))
 
+    def find(self, name: str) -> Part | None:
+        """Return the part of that name; None without one, as for answers saved elsewhere."""
+        return self.get(name) if name in self.every_name() else None
+
     def installed(self, taken: Collection[str] = ()) -> dict[str, Part]:
         """Load and return all parts of third parties. `taken`: further names that are built in."""
         return {name: self._loaded(entry) for name, entry in self.entries(taken).items()}

@@ -10,7 +10,7 @@ from typing import get_args
 from dslaunch.errors import FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.run.events import Event, Kind
-from dslaunch.run.known_endings import BY_EVIDENCE, KNOWN
+from dslaunch.run.known_endings import BUILT_IN, BY_EVIDENCE
 from dslaunch.run.reasons import EndCode, EndReason
 
 PAGE = Path(__file__).parents[2] / "docs/reference/codes.md"
@@ -45,4 +45,4 @@ def test_every_decision_is_documented_with_its_parameters() -> None:
 
 
 def test_every_known_ending_is_documented() -> None:
-    assert rows("Known endings").keys() == {known.code for known in (*KNOWN, *BY_EVIDENCE)}
+    assert rows("Known endings").keys() == {known.code for known in (*BUILT_IN, *BY_EVIDENCE)}

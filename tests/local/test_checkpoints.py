@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -190,7 +191,8 @@ def test_what_cannot_be_meant_is_a_usage_error(
 
 def test_an_interpreter_without_deepspeed_is_said_so(call: Call, tmp_path: Path) -> None:
     call("gather", "c.yaml", "out", "--to", "all")
-    (tmp_path / "bare").write_text("#!/bin/sh\necho \"No module named 'deepspeed'\" >&2; exit 1\n")
+    # an interpreter without its packages
+    (tmp_path / "bare").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     (tmp_path / "bare").chmod(0o755)
     error = refusal(call, "consolidate", "all", "--to", "w", "--python", str(tmp_path / "bare"))
     assert (error.exit_code, "has no DeepSpeed" in error.message) == (6, True)

@@ -21,12 +21,12 @@ def facts() -> Facts:
     which = {"nvidia-smi": "/usr/bin/nvidia-smi"}
     answers = {nvidia.WHICH.key: {"value": which}, nvidia.QUERY.key: {"value": query}}
     nodes = {n.host: NodeFacts(HELLO, answers, None, 0.1) for n in CLUSTER.nodes}
-    return Facts("", "c.yaml", "0", 0.0, nodes, {})
+    return Facts(SCOPE, 0.0, nodes, {})
 
 
 def of_host(host: str) -> list[Answers]:
     """A node's answers as each of the checks sees them in one judgment."""
-    nodes = shared(SCOPE, facts())
+    nodes = shared(facts())
     return [of_check(name, check, nodes)[host] for name, check in CHECKS.items()]
 
 
@@ -38,7 +38,7 @@ def test_checks_share_the_parsed_query_of_a_node() -> None:
 
 
 def test_equal_texts_of_two_nodes_and_of_two_judgments_are_parsed_each() -> None:
-    nodes = of_check("gpu.mig", CHECKS["gpu.mig"], shared(SCOPE, facts()))
+    nodes = of_check("gpu.mig", CHECKS["gpu.mig"], shared(facts()))
     (again, _) = of_host("n1")
     first, second, later = (nvidia.gpus(a) for a in (nodes["n1"], nodes["n2"], again))
     assert first == second == later

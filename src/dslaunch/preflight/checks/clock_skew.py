@@ -21,7 +21,8 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
 
 def _one(host: str, ahead: float, error: float, nodes: Nodes) -> Verdict:
     a = nodes[host]
-    by_clock = LAUNCHERS.get(a.scope.launcher).compares_clocks
+    launcher = LAUNCHERS.find(a.scope.launcher)
+    by_clock = launcher is not None and launcher.compares_clocks
     limit = a.limits["elastic" if by_clock else "fail"]
     off = max(0.0, abs(ahead) - error)
     if off < a.limits["warn"]:

@@ -27,7 +27,9 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if not addresses:
         yield Verdict("warn", "its own name has no address there", "its address on the network")
     elif all(address.is_loopback for address in addresses):
-        level: Level = "fail" if LAUNCHERS.get(a.scope.launcher).uses_host_name else "warn"
+        launcher = LAUNCHERS.find(a.scope.launcher)
+        by_name = launcher is not None and launcher.uses_host_name
+        level: Level = "fail" if by_name else "warn"
         yield Verdict(
             level,
             f"its own name is {addresses[0]} there",
