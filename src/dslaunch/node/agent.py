@@ -328,6 +328,9 @@ class Agent:
         if client is self.holder and not self.detached:
             self.dismissed = time.monotonic()
             self.end(LOST_GRACE, "the launcher left")
+            if self.ranks is None or self.done:
+                # before the connection ends: then the launcher takes it that nothing is left here
+                keeping.remove_run(self.run, self.host, self.home)
         client.close()
 
     def do_stop(self, client: Client, message: frames.Message) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -67,6 +68,23 @@ def test_agent_leaves_when_asked_by_a_signal_before_the_start() -> None:
                 assert agent.wait(BOUND) == 0
             finally:
                 agent.kill()
+
+
+def test_agent_removes_its_directory_before_it_hangs_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    ours, its = socket.socketpair()
+    with ours, its:
+        agent = Agent("r1", "n1", {"silence": 1.0, "reconnect": 1.0}, os.getppid())
+        client = Client(its, agent)
+        agent.clients.append(client)
+        agent.hold(client)
+        directory = Path(agent.node_directory())
+        assert directory.is_dir()
+        agent.do_bye(client, {"op": "bye"})
+        assert ours.recv(1) == b""
+        assert not directory.exists()
 
 
 def test_the_time_to_come_back_begins_anew_with_each_contact() -> None:
