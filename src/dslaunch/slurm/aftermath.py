@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dslaunch.slurm.client import Client
 
 STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
-TRIES, BETWEEN = 4, 0.5
-"""How often accounting is asked who canceled a job, and the seconds between: slurmdbd records an
-end a moment after slurmctld knows it."""
+TRIES, BETWEEN = 20, 0.5
+"""How often accounting is asked who canceled a job, and the seconds between: slurmdbd hears of an
+end after slurmctld knows it, on a busy machine seconds later."""
 NODE_AGREES = 60
 """Seconds between the end of a job and the drain of a node for its prolog."""
 _BY = re.compile(r"by ([0-9]{1,10})")
@@ -66,10 +66,10 @@ def _canceled_by(
         starts = [start for start in client.starts(job) if start.job == info.job]
         if not starts:
             return None
-        last = starts[-1]
-        found = _BY.fullmatch(last.reason) if last.state == "CANCELLED" else None
-        if found is not None:
-            return account(int(found[1]))
+        if starts[-1].state != "CANCELLED":
+            continue
+        found = _BY.fullmatch(starts[-1].reason)
+        return account(int(found[1])) if found is not None else None
     return None
 
 
