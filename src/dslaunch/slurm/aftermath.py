@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dslaunch.slurm.client import Client
 
 STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
-TRIES, BETWEEN = 4, 0.5
-"""How often accounting is asked who canceled a job, and the seconds between: slurmdbd records an
-end a moment after slurmctld knows it."""
+WAITS, BETWEEN = 20, 0.5
+"""How often accounting is asked again who canceled a job, and the seconds between: slurmdbd hears
+of a start and of an end after slurmctld knows it, on a busy machine seconds later."""
 NODE_AGREES = 60
 """Seconds between the end of a job and the drain of a node for its prolog."""
 _BY = re.compile(r"by ([0-9]{1,10})")
@@ -32,23 +32,37 @@ _SIZE = re.compile(r"([0-9]{1,15})(?:\.[0-9]+)?([KMGTP]?)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
+def waits_for_accounting() -> Callable[[], bool]:
+    """Return what waits until accounting may know more, and is False once it has had its time:
+    for all tasks of an array together."""
+    left = iter(range(WAITS))
+
+    def wait() -> bool:
+        if next(left, None) is None:
+            return False
+        time.sleep(BETWEEN)
+        return True
+
+    return wait
+
+
 def aftermath(
     client: Client,
     job: JobId,
     info: JobInfo,
     observed: Observed,
     layout: Layout,
-    sleep: Callable[[float], None] = time.sleep,
+    wait: Callable[[], bool],
 ) -> Aftermath:
     """Ask what explains the end of `info`: a job, or a task or component of it. What cannot be
-    found out stays unknown: never raises DslaunchError."""
+    found out stays unknown: never raises DslaunchError. `wait`: see `waits_for_accounting`."""
     try:
         if info.state == "NODE_FAIL" and info.nodes:
             return Aftermath(down=_folded(client.down(info.nodes)))
         if info.state == "CANCELLED":
             began = observed != Observed()
             prolog = "" if began or not info.nodes else _prolog(client, info)
-            return Aftermath(canceled_by=_canceled_by(client, job, info, sleep), prolog=prolog)
+            return Aftermath(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
         if info.state == "OUT_OF_MEMORY":
             return Aftermath(memory=_memory(client, info, layout))
     except DslaunchError:
@@ -57,20 +71,16 @@ def aftermath(
 
 
 def _canceled_by(
-    client: Client, job: JobId, info: JobInfo, sleep: Callable[[float], None]
+    client: Client, job: JobId, info: JobInfo, wait: Callable[[], bool]
 ) -> Account | None:
     """Who ended the last start; None: the accounting does not say it, or there is none."""
-    for attempt in range(TRIES):
-        if attempt:
-            sleep(BETWEEN)
+    while True:
         starts = [start for start in client.starts(job) if start.job == info.job]
-        if not starts:
+        if starts and starts[-1].state == "CANCELLED":
+            found = _BY.fullmatch(starts[-1].reason)
+            return account(int(found[1])) if found is not None else None
+        if not wait():
             return None
-        last = starts[-1]
-        found = _BY.fullmatch(last.reason) if last.state == "CANCELLED" else None
-        if found is not None:
-            return account(int(found[1]))
-    return None
 
 
 def account(uid: int) -> Account:

@@ -15,7 +15,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.record import RESULT, write_private
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.aftermath import aftermath
+from dslaunch.slurm.aftermath import aftermath, waits_for_accounting
 from dslaunch.slurm.client import Client, gone
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId, seen
@@ -90,9 +90,10 @@ def verdicts(following: Following, made: Submitted) -> tuple[Verdict, ...]:
         written = _written(info, made)
         following.jobs[number] = completed(info, written)
         _replay(following, following.jobs[number], written)
+    wait = waits_for_accounting()
     after = {
         number: aftermath(
-            following.client, following.job, info, following.observed(info), made.layout
+            following.client, following.job, info, following.observed(info), made.layout, wait
         )
         for number, info in following.jobs.items()
     }

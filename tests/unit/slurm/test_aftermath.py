@@ -52,12 +52,23 @@ def asked(
     client: Client, info: JobInfo, observed: Observed | None = None, job: JobId = OURS
 ) -> Aftermath:
     began = Observed(start=1) if observed is None else observed
-    return aftermath(client, job, info, began, DIRECT, sleep=lambda seconds: None)
+    return aftermath(client, job, info, began, DIRECT, wait=lambda: False)
 
 
 def test_who_canceled_a_job_is_what_accounting_says() -> None:
     said = start("CANCELLED by 0")
     found = asked(answering(sacct=said), JobInfo("5", "CANCELLED", nodes="node1"))
+    assert found.canceled_by == account(0)
+
+
+def test_accounting_that_hears_of_the_end_later_is_asked_again() -> None:
+    answers = iter(["", start("RUNNING"), start("CANCELLED by 0")])
+
+    def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
+        return answering(sacct=next(answers)).run(argv, stdin, environ)
+
+    info = JobInfo("5", "CANCELLED", nodes="node1")
+    found = aftermath(Client({}, run), OURS, info, Observed(start=1), DIRECT, wait=lambda: True)
     assert found.canceled_by == account(0)
 
 
