@@ -50,14 +50,10 @@ def sample(honest: Any, count: int, seed: int = 0) -> list[Mutation]:
     return _drawn(list(_changes(honest)), count, seed)
 
 
-def text_mutations(honest: Any) -> Iterator[Mutation]:
-    """Yield variants of what a program printed: each text in `honest` with other numbers, words
-    and lines, cut, repeated to the largest size that is taken, and JSON in it changed."""
-    yield from map(_made, _text_changes(honest))
-
-
 def text_sample(honest: Any, count: int, seed: int = 0) -> list[Mutation]:
-    """Return `count` of the variants of texts, the same ones each time."""
+    """Return `count` variants of what a program printed, the same ones each time: each text in
+    `honest` with other numbers, words and lines, cut, repeated to the largest size that is taken,
+    and JSON in it changed."""
     return _drawn(list(_text_changes(honest)), count, seed)
 
 

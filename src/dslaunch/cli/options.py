@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
 SHELL_ENDINGS = (".sh", ".bash")
-BY_STEPS = "srun"
-"""The transport whose programs are steps of an allocation, by the program that starts them."""
 LARGEST = 16 * 2**20
 """Characters of a text that is read; no file of settings has so many."""
 # everything behind the first word that is no option belongs to that word
@@ -178,7 +176,7 @@ def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
     In an allocation the usual transport gives way to steps of the allocation, where there is an
     srun: many sites let nobody log in. Raises UsageError, DslaunchError.
     """
-    from dslaunch.cluster.model import Cluster
+    from dslaunch.cluster.model import BY_STEPS, Cluster
 
     usual = cluster.transport == Cluster("", ()).transport
     if way is None and slurm and usual and shutil.which(BY_STEPS):

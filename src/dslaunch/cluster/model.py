@@ -15,7 +15,8 @@ MOST_SLOTS = 1024
 
 
 BY_STEPS = "srun"
-"""The transport that reaches nodes by steps of the allocation that we are in, without SSH."""
+"""The transport that reaches nodes by steps of the allocation that we are in, without SSH; also
+the name of the program that starts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.run.watch import Watch
+from dslaunch.slurm.job import Nowhere
 from dslaunch.slurm.observed import Cut, LaunchError, LaunchFailed, MemoryExceeded, Observed, Starts
 from dslaunch.slurm.output import Layout, Reader, task_ends
 from dslaunch.slurm.states import JobInfo
@@ -30,16 +31,6 @@ TWO_PER_NODE = Layout(((2, 2),), direct=True)
 
 
 NOTHING, NOT_ASKED = Observed(), Aftermath()
-
-
-class Nowhere:
-    """A screen that shows nothing."""
-
-    def line(self, line: object) -> None:
-        """Nothing."""
-
-    def event(self, event: object) -> None:
-        """Nothing."""
 
 
 def observe(text: str, layout: Layout = DIRECT) -> Starts:
