@@ -14,6 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
+from tests.streams import communicate
 from tests.testbed.secret_scan import JOB, forms, found_in, scan
 
 from dslaunch.node import processes
@@ -106,7 +107,7 @@ def wait_for(running: subprocess.Popen[str], text: str, *, times: int) -> str:
     came = ""
     while came.count(text) < times:
         line = running.stdout.readline()
-        assert line, running.communicate()[1]
+        assert line, communicate(running)[1]
         came += line
     return came
 
@@ -131,7 +132,7 @@ def test_a_secret_is_found_nowhere_during_and_after_a_run_that_fails_with_it(
         out = wait_for(running, "shown by", times=2)
         assert site.found() == []
         site.go()
-        rest, err = running.communicate(timeout=120)
+        rest, err = communicate(running, timeout=120)
     assert running.returncode == 1, err
     assert "RuntimeError: token ***" in rest
     assert site.found() == []
@@ -161,7 +162,7 @@ def test_a_secret_is_found_nowhere_during_and_after_a_run_in_the_background(
     launcher: str, site: Site
 ) -> None:
     with site.start(launcher, "--detach") as running:
-        out, err = running.communicate(timeout=120)
+        out, err = communicate(running, timeout=120)
     assert running.returncode == 0, err
     told = logs = site.dslaunch("logs", "latest", "c.yaml")
     until = time.monotonic() + 60

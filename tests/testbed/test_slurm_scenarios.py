@@ -46,6 +46,13 @@ LENGTHS = pytest.mark.parametrize(
 AT_ONCE = 6
 OTHER = {"SBATCH_CLUSTERS": "other"}
 ONE_NODE = "{host: node3, slots: 1}"
+HOLD_SAME_NUMBERS = """\
+hold() { sbatch --parsable --hold --wrap=true "$@" 2>/dev/null | cut -d ";" -f 1; }
+last=$(hold)
+until [ "$(hold --clusters=other)" -ge "$last" ]; do :; done
+for i in $(seq 60); do hold; done
+"""
+"""The next 60 jobs of the other cluster get numbers that pending jobs of the local one have."""
 Play = Callable[["Ground"], list[Seen]]
 PLAYS: dict[tuple[str, ...], Play] = {}
 
@@ -838,8 +845,7 @@ def judge_all(found: dict[str, Seen], subtests: pytest.Subtests) -> None:
 def test_scenarios_of_two_clusters_under_one_slurmdbd(
     slurm_pair: VirtualCluster, subtests: pytest.Subtests, long: bool
 ) -> None:
-    hold = "for i in $(seq 60); do sbatch --quiet --hold --wrap=true >/dev/null 2>&1; done"
-    slurm_pair.run(CONTROL, ["sh", "-c", hold], cwd="/shared", check=True)
+    slurm_pair.run(CONTROL, ["sh", "-c", HOLD_SAME_NUMBERS], cwd="/shared", check=True)
     judge_all(play_all(slurm_pair, PAIR, long=long), subtests)
 
 

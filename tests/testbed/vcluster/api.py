@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from tests.streams import communicate
 from tests.testbed.vcluster import outside, processes, state
 from tests.testbed.vcluster.access import command_line, login
 from tests.testbed.vcluster.inside import node_command, skew_env
@@ -95,8 +96,8 @@ class Running:
         return code if code >= 0 else 128 - code
 
     def communicate(self, text: str | None = None, timeout: float = 60) -> tuple[str, str]:
-        """Send `text`, wait for its end, return its output and its standard error."""
-        return self.popen.communicate(text, timeout)
+        """Send `text`, wait for its end, return the rest of its output and standard error."""
+        return communicate(self.popen, text, timeout)
 
     def kill(self) -> None:
         """End it; safe when it has ended."""
