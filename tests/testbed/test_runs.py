@@ -85,7 +85,12 @@ EVEN = "nodes: [{host: 'node[1-3]', slots: 1}]"
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("launcher", "nodes"),
-    [("direct", UNEVEN), ("torchrun", UNEVEN), ("deepspeed", UNEVEN), ("accelerate", EVEN)],
+    [
+        ("torchrun", UNEVEN),
+        ("deepspeed", UNEVEN),
+        pytest.param("direct", UNEVEN, marks=pytest.mark.long),
+        pytest.param("accelerate", EVEN, marks=pytest.mark.long),
+    ],
 )
 def test_every_launcher_trains_as_one_process_does(
     project: Project, alone: float, launcher: str, nodes: str

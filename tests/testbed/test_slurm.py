@@ -29,7 +29,16 @@ def seen(text: str) -> list[list[list[str]]]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["direct", "torchrun", "elastic", "deepspeed", "accelerate"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "direct",
+        "elastic",
+        pytest.param("torchrun", marks=pytest.mark.long),
+        pytest.param("deepspeed", marks=pytest.mark.long),
+        pytest.param("accelerate", marks=pytest.mark.long),
+    ],
+)
 def test_every_launcher_trains_as_one_process_does(site: Site, alone: float, launcher: str) -> None:
     site.write("train.py", (EXAMPLES / "train_ddp.py").read_text())
     env = ["--env", "ACCELERATE_USE_CPU=true"] if launcher == "accelerate" else []

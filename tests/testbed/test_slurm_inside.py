@@ -51,7 +51,15 @@ def transport_of_the_only_run(site: Site) -> str:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed", "accelerate", "direct"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "accelerate",
+        pytest.param("direct", marks=pytest.mark.long),
+        pytest.param("torchrun", marks=pytest.mark.long),
+        pytest.param("deepspeed", marks=pytest.mark.long),
+    ],
+)
 def test_a_training_goes_by_the_allocations_own_steps(
     site: Site, alone: float, launcher: str
 ) -> None:
