@@ -6,13 +6,13 @@ and answers in its place.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
+import struct
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 HELLO = {
     "hostname": "n2",
@@ -30,22 +30,32 @@ HELLO = {
 ESCAPES = "\x1b[2J\x1b]0;owned\x07"
 
 
+HEADER = struct.Struct(">IBQ")
+GREETING = b"\0dslaunch-agent-2\n"
+
+
 def main(lie: str) -> None:
-    """Answer each line by a lie until the launcher hangs up."""
+    """Answer each request by a lie until the launcher hangs up."""
     if lie.startswith("noise"):
         for _ in range(7 << 10):
             os.write(1, b"x" * 1023 + b"\n")
         real()
-    mark = program()
+    take_program()
     if lie in WHOLE:
-        flood(WHOLE[lie].replace(b"MARK", mark))
-    send(mark, {"hello": [] if lie == "greeting" else HELLO})
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
+        flood(WHOLE[lie])
+    os.write(1, GREETING)
+    while True:
+        header = sys.stdin.buffer.read(HEADER.size)
+        if not header:
+            return
+        request = json.loads(sys.stdin.buffer.read(HEADER.unpack(header)[0]))
+        reply = {"reply": request["id"], "time": 0.0, "value": None}
         if "questions" in request:
-            send(mark, {"answers": ANSWERS[lie](request["questions"])})
-        else:
-            send(mark, {"clock": "noon" if lie == "clock" else 0.0})
+            hello = [] if lie == "greeting" else HELLO
+            reply["value"] = {"hello": hello, "answers": ANSWERS[lie](request["questions"])}
+        elif lie == "clock":
+            reply["time"] = "noon"
+        send(json.dumps(reply).encode())
 
 
 def real() -> NoReturn:
@@ -53,15 +63,18 @@ def real() -> NoReturn:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
-def program() -> bytes:
-    """Take the program that is sent, and give its mark."""
+def take_program() -> None:
+    """Read the program that is sent."""
     size = int(sys.stdin.buffer.readline())
     loader = sys.stdin.buffer.read(size).decode()
     sizes = re.search(r"for size in \((\d+), (\d+)\)", loader)
-    arguments = re.search(r"^main\((.*)\)$", loader, re.MULTILINE)
-    assert sizes is not None and arguments is not None
+    assert sizes is not None
     sys.stdin.buffer.read(int(sizes[1]) + int(sizes[2]))
-    return str(ast.literal_eval(arguments[1])["mark"]).encode()
+
+
+def message(body: bytes, size: int | None = None) -> bytes:
+    """A frame, with a length that may not be its own."""
+    return HEADER.pack(len(body) if size is None else size, 1, 0) + body
 
 
 def flood(piece: bytes) -> None:
@@ -72,21 +85,24 @@ def flood(piece: bytes) -> None:
         os.write(1, again * 4096)
 
 
-def send(mark: bytes, message: Any) -> None:
-    """Send one line."""
-    data = memoryview(mark + json.dumps(message).encode() + b"\n")
+def send(body: bytes) -> None:
+    """Send one message."""
+    data = memoryview(message(body))
     while data:
         data = data[os.write(1, data) :]
 
 
 WHOLE = {
     "endless noise": b"...x",
-    "endless line": b"MARK...x",
-    "no JSON": b"MARK{\n",
-    "JSON of another kind": b"MARK[]\n",
-    "deep JSON": b"MARK" + b"[" * 5_000_000 + b"\n",
-    "many values": b"MARK[" + b"{}," * 2_500_000 + b"{}]\n",
-    "huge number": b'MARK{"hello": ' + b"9" * 5_000_000 + b"}\n",
+    "no frames": GREETING + b"...x",
+    "endless message": GREETING + HEADER.pack(15 << 20, 1, 0) + b"...x",
+    "endless replies": GREETING + b"..." + message(b'{"reply":99,"time":0.0}'),
+    "no JSON": GREETING + message(b"{\n"),
+    "JSON of another kind": GREETING + message(b"[]"),
+    "deep JSON": GREETING + message(b"[" * 5_000_000),
+    "many values": GREETING + message(b"[" + b"{}," * 2_500_000 + b"{}]"),
+    "huge number": GREETING + message(b'{"hello": ' + b"9" * 5_000_000 + b"}"),
+    "an event": GREETING + message(b'{"event":"joined","time":1.0}'),
 }
 ANSWERS = {
     "greeting": lambda asked: {},

@@ -52,9 +52,6 @@ def outwards():
             send(buffer)
             return
         buffer += data
-        if b"dslaunch-" in buffer and GREETING not in buffer:  # the preflight's program
-            send(buffer)
-            buffer = b""
     before, _, buffer = buffer.partition(GREETING)
     send(before + GREETING)
     while True:

@@ -18,7 +18,7 @@ from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.checkpoints import Holdings, look
 from dslaunch.run.places import LocalPlace, NodePlace
 from dslaunch.run.reach import Reached
-from dslaunch.run.session import LostError
+from dslaunch.transport.wire import LostError
 from tests.unit.node.test_shards import save
 
 Tamper = Callable[[str, Any], Any]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import threading
 import time
 from collections.abc import Mapping
+from queue import Queue
 from typing import Any
 
 from dslaunch.cluster.model import Node
-
-BOUND = 30.0
-"""Seconds for the first questions to come: they are sent by another thread than reads."""
+from dslaunch.node import frames
 
 
 class ScriptedNode:
@@ -26,46 +23,49 @@ class ScriptedNode:
     def __init__(self, sent: Any, honest: Mapping[str, Any]) -> None:
         self.sent = sent
         self._extra = [key for key in _part(sent, "answers") if key not in honest["answers"]]
-        self._mark = b""
-        self._lines: list[bytes] = []
-        self._asked = threading.Event()
+        self._program: bytes | None = b""
+        """What has come of the program; None once that is whole."""
+        self._requests = frames.Decoder()
+        self._said: Queue[bytes] = Queue()
 
     def start(self, line: str) -> ScriptedNode:
         """The same node for every program."""
         return self
 
     def write(self, data: bytes) -> None:
-        """Take the program, or a request."""
-        if not self._mark:
-            found = re.search(rb"^main\((.*)\)$", data, re.MULTILINE)
-            assert found is not None
-            self._mark = str(ast.literal_eval(found[1].decode())["mark"]).encode()
-            self._send("hello", self._own("hello"))
-            return
-        request = json.loads(data)
-        if "clock" in request:
-            told = self._own("clock")
-            self._send("clock", time.time() if told is None else told)
-            return
-        answers = self._own("answers")
-        if isinstance(answers, dict):
-            keys = [*request["questions"], *self._extra]
-            answers = {key: answers.get(key, {"error": "not recorded"}) for key in keys}
-        self._send("answers", answers)
-        self._asked.set()
+        """Take the program, or requests."""
+        if self._program is not None:
+            self._program += data
+            size = program_size(self._program)
+            if len(self._program) < size:
+                return
+            data, self._program = self._program[size:], None
+            self._said.put(frames.GREETING)
+        for request in self._requests.feed(data):
+            assert isinstance(request, dict)
+            self._reply(request)
+
+    def _reply(self, request: dict[str, Any]) -> None:
+        if not isinstance(self.sent, dict):
+            self._send(self.sent)
+        elif request["op"] == "clock":
+            told = self.sent.get("clock")
+            now = time.time() if told is None else told
+            self._send({"reply": request["id"], "time": now, "value": None})
+        else:
+            value = {name: self.sent[name] for name in ("hello", "answers") if name in self.sent}
+            if isinstance(value.get("answers"), dict):
+                keys = [*request["questions"], *self._extra]
+                missing = {"error": "not recorded"}
+                value["answers"] = {key: value["answers"].get(key, missing) for key in keys}
+            self._send({"reply": request["id"], "time": time.time(), "value": value})
+
+    def _send(self, message: Any) -> None:
+        self._said.put(frames.frame(frames.MESSAGE, json.dumps(message).encode()))
 
     def read(self) -> bytes:
-        """The next line, once questions have come; none is the end."""
-        self._asked.wait(BOUND)
-        return self._lines.pop(0) if self._lines else b""
-
-    def _own(self, name: str) -> Any:
-        return self.sent.get(name) if isinstance(self.sent, dict) else None
-
-    def _send(self, name: str, value: Any) -> None:
-        whole = isinstance(self.sent, dict) and name in self.sent
-        message = {name: value} if whole else self.sent
-        self._lines.append(self._mark + json.dumps(message).encode() + b"\n")
+        """The next message, once there is one; none is the end."""
+        return self._said.get()
 
     def close_input(self) -> None:
         """Nothing waits for it."""
@@ -79,7 +79,8 @@ class ScriptedNode:
         return ""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """It has nothing more to say."""
+        self._said.put(b"")
 
 
 class ScriptedTransport:
@@ -94,6 +95,15 @@ class ScriptedTransport:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def program_size(text: bytes) -> int:
+    """Return the length of the program that the launcher sends first; see `transport.program`."""
+    length, _, loader = text.partition(b"\n")
+    sizes = re.search(rb"for size in \((\d+), (\d+)\)", loader)
+    if sizes is None:
+        return len(text) + 1
+    return len(length) + 1 + int(length) + int(sizes[1]) + int(sizes[2])
 
 
 def _part(sent: Any, name: str) -> dict[str, Any]:

@@ -42,10 +42,11 @@ from dslaunch.run.follow import read_kept
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide
 from dslaunch.run.reach import Reached
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
 from dslaunch.run.source import Source
 from dslaunch.run.status import node_runs
 from dslaunch.run.watch import Watch, read_event
+from dslaunch.transport.wire import LostError
 from tests.hostile.mutations import Mutation, mutations, sample
 
 SLOWEST = 2.0

@@ -373,9 +373,9 @@ class Agent:
 
     def do_survey(self, client: Client, message: frames.Message) -> None:
         """Have the questions of a preflight answered."""
-        surveyor, request = self.surveyor, message["request"]
+        surveyor = self.surveyor
         if surveyor is not None:
-            self.in_thread(client, message["id"], lambda: surveyor.ask(request))
+            self.in_thread(client, message["id"], lambda: surveyor.ask(message))
 
     def do_put(self, client: Client, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""

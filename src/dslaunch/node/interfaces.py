@@ -10,7 +10,7 @@ from dslaunch.node.paths import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
     Answer = Dict[str, Any]
 
@@ -99,13 +99,28 @@ def resolve(names: List[str]) -> Dict[str, List[str]]:
 
 def _addresses(name: str) -> List[str]:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(_encoded(name), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def _encoded(name: str) -> Union[str, bytes]:
+    """What the library need not encode itself, for which it would import all of IDNA."""
+    plain = name.isascii() and all(0 < len(label) < 64 for label in name.split("."))
+    return name.encode() if plain else name
+
+
 def own_names() -> Answer:
     """What this node is called by itself, and which addresses it thinks that name has."""
     name = socket.gethostname()
-    return {"hostname": name, "fqdn": socket.getfqdn(name), "addresses": _addresses(name)}
+    return {"hostname": name, "fqdn": _full_name(name), "addresses": _addresses(name)}
+
+
+def _full_name(name: str) -> str:
+    """The first name with a domain that the resolver has for it, as `socket.getfqdn` finds it."""
+    try:
+        first, others, _ = socket.gethostbyaddr(_encoded(name))  # type: ignore[arg-type]
+    except (OSError, UnicodeError):
+        return name
+    return next((each for each in [first, *others] if "." in each), first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
@@ -30,7 +29,13 @@ def absolute(path: str) -> str:
 
 def program(name: str, search: Optional[str] = None) -> Optional[str]:
     """Where a program is, by default on the session's PATH."""
-    return shutil.which(name, path=search or os.environ.get("PATH") or SYSTEM)
+    # not `shutil.which`: to import that takes a node longer than to look
+    directories = (search or os.environ.get("PATH") or SYSTEM).split(":")
+    places = [name] if "/" in name else [os.path.join(d, name) for d in directories]
+    for place in places:
+        if os.access(place, os.X_OK) and os.path.isfile(place):
+            return place
+    return None
 
 
 def expanded(word: Any, environment: Dict[str, str]) -> str:

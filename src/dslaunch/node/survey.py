@@ -6,8 +6,8 @@ A question is `{"kind": ..., "argument": ..., "timeout": seconds}`; its answer i
 asked in child processes. A child that is late is killed and left behind: one that waits for a dead
 file server cannot even die.
 
-Requests, answers, and what passes between here and the children are JSON, one object on a line.
-A preflight starts it as a program; a run's agent has it as a process beside itself.
+It takes and sends frames, as the agent does. A preflight starts it as a program; a run's agent has
+it as a process beside itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import sys
 import threading
 import time
 
-from dslaunch.node import questions
+from dslaunch.node import frames, questions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # to import `typing` takes a node longer than to answer most of its questions
-    from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
     Answer = Dict[str, Any]
     Asked = Tuple[str, Answer]
     """A question with its key."""
 
+PIECE = 65536
 MOST_OUTPUT = 4 << 20
 """Bytes of a child's answers that are taken."""
 AT_ONCE = 16
@@ -42,33 +43,46 @@ are busy must not take itself for one whose disks hang."""
 
 
 def main(arguments: Dict[str, Any]) -> None:
-    """Answer the lines of standard input; each answer begins with a mark, since a login shell may
-    print between them."""
-    mark = arguments["mark"].encode()
+    """Answer what comes by standard input, without an agent; see `agent` for the rest."""
     out = os.dup(1)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
-        os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the answers
-    serve(sys.stdin.buffer, lambda line: _write(out, mark + line))
+        os.dup2(nowhere.fileno(), 1)  # a stray print must not come between the frames
+    with contextlib.suppress(OSError):  # nobody is there any more to read it
+        _write(out, frames.GREETING)
+    requests: Any = sys.stdin.buffer  # the loader may have read more than the program from it
+    serve(lambda: requests.read1(PIECE), lambda data: _write(out, data))
 
 
-def serve(requests: Iterable[bytes], say: Callable[[bytes], None]) -> None:
-    """Greet and answer each line by another until there are no more, then leave nothing behind: do
-    what requests gave as `last`, also when whoever asked was killed. Never returns."""
+def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
+    """Reply to each request until there are no more, then leave nothing behind: do what requests
+    gave as `last`, also when whoever asked was killed. Never returns."""
     hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
     with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
-        say(_line({"hello": hello}))
-        for line in requests:
-            if not line.endswith(b"\n"):
-                break  # whoever asked was killed in the middle of it
-            request = json.loads(line)
+        for request in _messages(read):
             last.update(request.get("last", {}))
-            say(_line(reply(request, children)))
+            reply: Answer = {"reply": request["id"], "value": None}
+            if "questions" in request:
+                reply["value"] = {"hello": hello, "answers": ask(request["questions"], children)}
+            reply["time"] = time.time()
+            write(frames.frame(frames.MESSAGE, _text(reply)))
     ask(last, children)
     children.end()
     questions.clean()
     os._exit(0)  # threads that serve listeners are not waited for
+
+
+def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:
+    """The messages that are read; one that was cut is none: whoever sent it was killed."""
+    decoder = frames.Decoder()
+    while True:
+        data = read()
+        if not data:
+            return
+        for frame in decoder.feed(data):
+            assert isinstance(frame, dict)
+            yield frame
 
 
 class Surveyor:
@@ -86,28 +100,18 @@ class Surveyor:
             nowhere = os.open(os.devnull, os.O_RDWR)
             for number in (0, 1, 2):
                 os.dup2(nowhere, number)
-            serve(requests.makefile("rb"), requests.sendall)
+            serve(lambda: requests.recv(PIECE), requests.sendall)
         requests.close()
         self.asking = threading.Lock()
-        self.lines: Any = None
-        self.greeting: Answer = {}
+        self.replies = _messages(lambda: self.socket.recv(PIECE))
 
-    def ask(self, request: Answer) -> Answer:
-        """Give the greeting and the answer to a request. Raises OSError if the process is gone."""
+    def ask(self, request: frames.Message) -> Any:
+        """Give the value of the reply to a request. Raises OSError if the process is gone."""
         with self.asking:
-            if self.lines is None:
-                self.lines = self.socket.makefile("rb")
-                self.greeting = self.heard()
-            self.socket.sendall(_line(request))
-            return {**self.greeting, **self.heard()}
-
-    def heard(self) -> Answer:
-        """Wait for a line. Raises OSError."""
-        line = self.lines.readline()
-        if not line.endswith(b"\n"):
-            raise ConnectionResetError("the process that answers questions is gone")
-        answer: Answer = json.loads(line)
-        return answer
+            self.socket.sendall(frames.pack_message(request))
+            for reply in self.replies:
+                return reply["value"]
+        raise ConnectionResetError("the process that answers questions is gone")
 
     def leave(self) -> None:
         """Have nothing more to do with it, in a process that does not ask."""
@@ -118,16 +122,7 @@ class Surveyor:
         with contextlib.suppress(OSError):  # whoever waits for an answer hears of it
             self.socket.shutdown(socket.SHUT_RDWR)
         with self.asking:
-            if self.lines is not None:
-                self.lines.close()
             self.socket.close()
-
-
-def reply(request: Dict[str, Any], children: Children) -> Answer:
-    """The answer to one line."""
-    if "questions" in request:
-        return {"answers": ask(request["questions"], children)}
-    return {"clock": time.time()}
 
 
 def ask(asked: Dict[str, Answer], children: Children) -> Answer:
@@ -153,8 +148,13 @@ def answered(question: Answer) -> Answer:
     return {**answer, "seconds": round(time.monotonic() - began, 4)}
 
 
+def _text(value: Any) -> bytes:
+    """JSON; what a file's name holds that is no text becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
 def _line(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return _text(value) + b"\n"
 
 
 def _write(out: int, data: bytes) -> None:
@@ -211,7 +211,7 @@ class Child:
 
     def read(self, answers: Answer) -> bool:
         """Take the answers that have come; False when it has no more."""
-        piece = os.read(self.pipe, 65536)
+        piece = os.read(self.pipe, PIECE)
         self.kept += len(piece)
         if self.kept > MOST_OUTPUT:
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import threading
 import time
@@ -14,13 +13,14 @@ from dslaunch import log, transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.check import Answers, Check, Nodes, Question, Round, Scope
-from dslaunch.preflight.conversation import Conversation, Silent
+from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.facts import NodeFacts
 from dslaunch.preflight.flow import Progress
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
 from dslaunch.transport.process import ProcessChannel
+from dslaunch.transport.wire import LostError
 
 GRACE = 10.0
 """Seconds for a node to start and to answer, beside what its questions may take."""
@@ -63,13 +63,10 @@ class Survey:
         self.way = way
         if talks is None:
             self.way = way or transport.get(scope.cluster.transport, scope.cluster)
-            mark = f"\x02dslaunch-{secrets.token_hex(6)} ".encode()
-            talks = {
-                node.host: Conversation(node, mark, scope.by_hand(node)) for node in scope.nodes
-            }
+            talks = {node.host: Conversation(node, scope.by_hand(node)) for node in scope.nodes}
         self.talks = dict(talks)
         self.failures: dict[str, NodeFailure] = {}
-        self.own = Conversation(Node("localhost", (0,), python=sys.executable), b"\x02here ")
+        self.own = Conversation(Node("localhost", (0,), python=sys.executable))
         self.here: dict[str, Answer] = {}
         """What this machine answered itself."""
         self.faults: list[str] = []
@@ -106,7 +103,7 @@ class Survey:
         try:
             self.own.open(Here())
             self.own.ask(asked)
-        except Silent as error:
+        except LostError as error:
             self.here = {q.key: {"error": str(error)} for q in asked}
         else:
             self.here = self.own.answers
@@ -184,7 +181,7 @@ class Survey:
             done, waiting = wait(waiting, deadline - time.monotonic(), FIRST_COMPLETED)
             for future in done:
                 error = future.exception()
-                if isinstance(error, Silent):
+                if isinstance(error, LostError):
                     self._drop(futures[future], error.failure)
                 elif isinstance(error, Exception):
                     self._drop(futures[future], from_error(self.talks[futures[future]].node, error))
@@ -210,5 +207,5 @@ def _longest(questions: Sequence[Question]) -> float:
 
 
 def _facts(talk: Conversation) -> NodeFacts:
-    noise = talk.lines.noise.decode(errors="replace")
-    return NodeFacts(talk.hello, talk.answers, talk.clock, round(talk.seconds, 3), noise)
+    seconds = round(talk.seconds, 3)
+    return NodeFacts(talk.hello, talk.answers, talk.clock, seconds, talk.noise())

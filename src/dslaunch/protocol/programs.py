@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from dslaunch.protocol.text import json_value
+from dslaunch.node.frames import FrameError, read_message
 from dslaunch.protocol.values import InvalidAnswer, Model, Path, Port, Sent, Several, Short, parse
 
 Rate = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
@@ -101,7 +101,8 @@ _FAILED = TypeAdapter(Failed)
 
 def printed(adapter: TypeAdapter[Model], output: str) -> Model | Failed:
     """Return what a program printed on its last line. Raises InvalidAnswer."""
-    value = json_value(output.strip().rpartition("\n")[2].encode("utf-8", "replace"))
-    if not isinstance(value, dict):
-        raise InvalidAnswer("not an object")
+    try:
+        value = read_message(output.strip().rpartition("\n")[2].encode("utf-8", "replace"))
+    except FrameError as error:
+        raise InvalidAnswer(str(error)) from None
     return parse(_FAILED, value) if "error" in value else parse(adapter, value)

@@ -289,9 +289,6 @@ class ProcessOfRank(_ProcessRequired, total=False):
 RankKey = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 Stacks = dict[RankKey, Annotated[list[ProcessOfRank], Field(max_length=10_000)]]
 
-SURVEYED: TypeAdapter[dict[str, Any]] = adapter_of(dict[str, Any])
-"""The parts of a reply as `node/survey.py` gives them; each is parsed by `protocol/survey.py`."""
-CLOCK: TypeAdapter[None] = adapter_of(None)
 UNPACKED: TypeAdapter[int] = adapter_of(Count)
 DETACHED: TypeAdapter[Detached] = TypeAdapter(Detached)
 STACKS: TypeAdapter[Stacks] = adapter_of(Stacks)

@@ -30,6 +30,7 @@ from dslaunch.protocol.values import (
     Path,
     Port,
     Seconds,
+    Sent,
     Short,
     Text,
     Vendor,
@@ -69,6 +70,13 @@ class Hello(TypedDict):
     kernel: NotRequired[Short]
     machine: NotRequired[Short]
     home: NotRequired[Path]
+
+
+class Surveyed(Sent):
+    """The reply to questions; each answer is parsed by itself."""
+
+    hello: Hello
+    answers: dict[str, Any]
 
 
 class Answer(TypedDict, total=False):
@@ -281,6 +289,7 @@ def adapter(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(form) if hasattr(form, "__required_keys__") else adapter_of(form)
 
 
+SURVEYED = TypeAdapter(Surveyed)
 _HELLO = TypeAdapter(Hello)
 _SECONDS: TypeAdapter[float] = adapter_of(Seconds)
 
@@ -288,11 +297,6 @@ _SECONDS: TypeAdapter[float] = adapter_of(Seconds)
 def hello(sent: object) -> Hello:
     """Return a node's greeting. Raises InvalidAnswer."""
     return parse(_HELLO, sent)
-
-
-def seconds(sent: object) -> float:
-    """Return a time or a duration. Raises InvalidAnswer."""
-    return parse(_SECONDS, sent)
 
 
 def answer(kind: str, argument: object, sent: object) -> Answer:
@@ -312,7 +316,7 @@ def answer(kind: str, argument: object, sent: object) -> Answer:
     try:
         found: Answer = {"value": _value(KINDS[kind], kind, argument, sent["value"])}
         if "seconds" in sent:
-            found["seconds"] = seconds(sent["seconds"])
+            found["seconds"] = parse(_SECONDS, sent["seconds"])
     except InvalidAnswer as error:
         return _invalid(str(error))
     return found

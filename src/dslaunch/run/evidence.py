@@ -25,8 +25,9 @@ from dslaunch.launch.facts import (
 from dslaunch.protocol import queries
 from dslaunch.protocol.queries import Answers
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
 from dslaunch.run.source import Source
+from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
     from dslaunch.deepspeed.in_code import Named

@@ -6,11 +6,9 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PreflightError
@@ -19,17 +17,15 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Finding, Scope
-from dslaunch.preflight.conversation import Conversation, Silent
+from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
 from dslaunch.preflight.runner import Survey
-from dslaunch.protocol.queries import SURVEYED
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
 from dslaunch.run.source import script_imports
-from dslaunch.transport.base import Transport
 
 OF_THE_JOB = ("py.activate", "py.interpreter", "sw.packages", "sw.torch-build")
 """Checks of the environment that the job will have."""
@@ -92,8 +88,8 @@ class Gate:
         for session in sessions.values():
             session.hello.result()
         talks = {
-            node.host: AgentConversation(
-                node, b"", self.scope.by_hand(node), session=sessions[node.host]
+            node.host: Conversation(
+                node, self.scope.by_hand(node), wire=sessions[node.host], of_run=True
             )
             for node in self.scope.nodes
         }
@@ -147,43 +143,3 @@ def _refuse(failed: tuple[Finding, ...]) -> None:
             "\n".join(f"{fold(f.hosts)}: {f.check}: {f.found}" for f in failed),
             hint="\n".join([*fixes, "or start with --no-preflight"]),
         )
-
-
-@dataclass(slots=True, kw_only=True)
-class AgentConversation(Conversation):
-    """Questions to one node over the session of a run, whose agent has them answered."""
-
-    session: Session
-    asked: Future[dict[str, Any]] = field(default_factory=Future)
-    """The reply to what was asked last."""
-    given_up: Future[None] = field(default_factory=Future)
-
-    def open(self, way: Transport | None) -> None:
-        """The agent has greeted already."""
-        self.began = time.monotonic()
-
-    def end(self) -> None:
-        """Wait for no answer any more; the agent goes on."""
-        self.closed = True
-        with suppress(InvalidStateError):
-            self.given_up.set_result(None)
-
-    close = end
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        self.waiting = True
-        self.asked = self.session.request("survey", SURVEYED, request=dict(message))
-
-    def _receive(self, what: str) -> Any:
-        either: list[Future[Any]] = [self.asked, self.given_up]
-        wait(either, return_when=FIRST_COMPLETED)
-        if not self.asked.done():
-            raise Silent(self._lost("given up"))
-        try:
-            reply = self.asked.result()
-        except LostError as error:
-            raise Silent(error.failure) from None
-        self.waiting = False
-        if what not in reply:
-            raise Silent(self._broken(f"{what}: missing"))
-        return reply[what]

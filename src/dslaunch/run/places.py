@@ -17,7 +17,8 @@ from dslaunch.protocol.checkpoints import Survey, answer_type, query
 from dslaunch.protocol.queries import Answers
 from dslaunch.protocol.values import parse
 from dslaunch.run.reach import Reached, reach
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
+from dslaunch.transport.wire import LostError
 
 HERE = "here"
 """What this machine is called beside the nodes."""

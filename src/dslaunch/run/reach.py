@@ -16,8 +16,9 @@ from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol.queries import Answers, Questions
 from dslaunch.run.boot import Agent
 from dslaunch.run.opening import close_all
-from dslaunch.run.session import INBOX_SIZE, Inbox, LostError, Session
+from dslaunch.run.session import INBOX_SIZE, Inbox, Session
 from dslaunch.transport.pool import connect_all
+from dslaunch.transport.wire import LostError
 
 ANSWER_TIMEOUT = 20.0
 Value = TypeVar("Value")

@@ -11,8 +11,10 @@ from dslaunch.terminal import one_line, without_color
 
 STARTED = b"dslaunch-shell-started\n"
 """What our line prints first, where it is asked to: the start-up files are done."""
-MOST_NOISE = 64 * 1024
+MOST_NOISE = 8 << 20
 """Bytes that a login may print before our program's greeting."""
+NOISE_KEPT = 64 * 1024
+"""Bytes that are kept of it."""
 TIMEOUT = 18.0
 """Seconds for a login shell to begin with our line; less than a greeting is waited for."""
 NO_TEXT = 95
@@ -21,9 +23,50 @@ _LONGEST = 120
 _BY_HAND = "`ssh {host} true | head` must print nothing and end"
 
 
+class LoginOutput:
+    """What comes before our program's greeting: its beginning, and whether it is too much."""
+
+    def __init__(self, greeting: bytes) -> None:
+        self.greeted = False
+        self.started = False
+        """Whether our line has begun: what came before is of the start-up files."""
+        self._greeting = greeting
+        self._size = 0
+        self._kept = b""
+        self._open = b""
+        """The last bytes, which may be the beginning of a mark."""
+
+    def add(self, piece: bytes) -> bytes:
+        """Take what has come; what follows the greeting is given back."""
+        text = self._open + piece
+        before, greeting, rest = text.partition(self._greeting)
+        self.greeted = bool(greeting)
+        self.started = self.started or STARTED in before
+        longest = max(len(self._greeting), len(STARTED)) - 1
+        settled = len(before) if self.greeted else max(0, len(text) - longest)
+        self._size += settled
+        self._kept += before[: min(settled, NOISE_KEPT - len(self._kept))]
+        self._open = b"" if self.greeted else text[settled:]
+        return rest
+
+    @property
+    def endless(self) -> bool:
+        """Whether more was printed than any start-up file should."""
+        return self._size > MOST_NOISE
+
+    def parts(self) -> tuple[bytes, bytes]:
+        """Return what the start-up files printed, and what came after our line had begun."""
+        printed, _, own = (self._kept + self._open).partition(STARTED)
+        return printed, own
+
+    def noise(self) -> bytes:
+        """Return all that is not ours."""
+        return b"".join(self.parts())
+
+
 def first_line(printed: bytes) -> str:
     """The first line that is not empty, as one printable line of bounded length."""
-    text = printed[:MOST_NOISE].decode(errors="replace")
+    text = printed[:NOISE_KEPT].decode(errors="replace")
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     shown = one_line(without_color(line[:_LONGEST]))
     return f"{shown[:_LONGEST]}..." if len(line) > _LONGEST or len(shown) > _LONGEST else shown
@@ -31,7 +74,7 @@ def first_line(printed: bytes) -> str:
 
 def last_line(said: str) -> str:
     """The last line that is not empty, likewise: where programs say why they failed."""
-    lines = [line for line in said[-MOST_NOISE:].splitlines() if line.strip()]
+    lines = [line for line in said[-NOISE_KEPT:].splitlines() if line.strip()]
     return first_line(lines[-1].encode(errors="replace")) if lines else ""
 
 

@@ -14,7 +14,6 @@ from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from dslaunch.errors import NodeFailure
 from dslaunch.launch.command import quote
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.transport import login
@@ -67,34 +66,19 @@ _READ = (
 """Where a start-up file has read the beginning, the first line is no length."""
 
 
-def line(node: Node, *, announced: bool = False) -> str:
-    """The shell line: with the job's interpreter, else any `python3`. With `announced` it first
-    prints login.STARTED.
+def line(node: Node) -> str:
+    """The shell line: it prints login.STARTED, then runs the job's interpreter, or any `python3`.
 
     `-I -S` leaves out the user's site-packages and variables: the program needs none, and starts
     in half the time.
     """
     choices = dict.fromkeys((quote(interpreter(node)), "python3"))
-    first = f"echo {login.STARTED.decode().strip()}; " if announced else ""
     return (
-        f"{first}{MARK}=1; export {MARK}; "
+        f"echo {login.STARTED.decode().strip()}; {MARK}=1; export {MARK}; "
         f"for p in {' '.join(choices)}; do "
         f'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c {quote(_READ)}; done; '
         f"echo no python3 >&2; exit {NO_PYTHON}"
     )
-
-
-def why_not_run(host: str, code: int | None, printed: bytes, said: str) -> NodeFailure | None:
-    """Why the line has not run the program, as far as its exit code shows: there is no Python, or
-    a start-up file has read the program. `printed`: before it began; `said`: its errors."""
-    if code == NO_PYTHON and "no python3" in said:
-        return NodeFailure(
-            host,
-            "no-python",
-            "there is no python3 on the node's PATH",
-            hint="install Python 3.8 or newer there, or set `python:` to an absolute path",
-        )
-    return login.ate_input(host, printed) if code == login.NO_TEXT else None
 
 
 def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:

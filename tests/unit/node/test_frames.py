@@ -57,3 +57,22 @@ def test_any_bytes_are_frames_or_a_frame_error(data: bytes) -> None:
         list(frames.Decoder().feed(data))
     except frames.FrameError as error:
         assert "not a" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"", b"{", b"\xff\xfe", b"[" * 200_000, b"9" * 5000, b"{}{}", b'{"a": }', b"[]"),
+        b'{"a": [' + b"{}," * 600_000 + b"{}]}",
+    ],
+    ids=repr,
+)
+def test_what_is_no_json_object_or_has_too_many_values_is_an_error(text: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.read_message(text)
+
+
+def test_a_message_longer_than_any_is_refused_before_it_has_come() -> None:
+    header = frames.HEADER.pack(frames.LONGEST[frames.MESSAGE] + 1, frames.MESSAGE, 0)
+    with pytest.raises(frames.FrameError):
+        list(frames.Decoder().feed(header))

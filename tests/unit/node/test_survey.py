@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.pythons import interpreter
 
 from dslaunch.cluster.model import Node
-from dslaunch.node import interfaces, network, questions, survey
+from dslaunch.node import frames, interfaces, network, questions, survey
 from dslaunch.preflight.conversation import MODULES
-from dslaunch.transport import program
+from dslaunch.transport import login, program
 
 
 def question(kind: str, argument: Any = None, timeout: float = 5) -> dict[str, Any]:
@@ -39,34 +39,46 @@ def ask(*rounds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def converse(python: str, *requests: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the program says under an interpreter: its greeting, and an answer per request."""
-    text = program.text(MODULES, {"mark": "@"})
-    lines = "".join(f"{json.dumps(request)}\n" for request in requests)
+    """What the program replies under an interpreter to each request."""
+    text = program.text(MODULES, {})
+    packed = b"".join(frames.pack_message(request) for request in requests)
     done = subprocess.run(
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=python))],
-        input=text + lines.encode(),
+        input=text + packed,
         capture_output=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    return [json.loads(line[1:]) for line in done.stdout.splitlines()]
+    return replies(done.stdout)
+
+
+def replies(said: bytes) -> list[dict[str, Any]]:
+    """The messages behind the greeting."""
+    before, greeting, rest = said.partition(frames.GREETING)
+    assert (before, greeting) == (login.STARTED, frames.GREETING)
+    return [message for message in frames.Decoder().feed(rest) if isinstance(message, dict)]
 
 
 @pytest.mark.parametrize("minor", range(8, 15))
 def test_it_runs_under_every_python_of_a_node(minor: int) -> None:
     python = interpreter(minor)
     asked = {"a": question("limits", ["NOFILE"]), "b": question("path", "/")}
-    hello, answers = converse(python, {"questions": asked})
-    assert hello["hello"]["python"][:2] == [3, minor]
-    assert answers["answers"]["b"]["value"]["kind"] == "directory"
-    assert len(answers["answers"]["a"]["value"]["NOFILE"]) == 2
+    (reply,) = converse(python, {"op": "survey", "id": 1, "questions": asked})
+    hello, answers = reply["value"]["hello"], reply["value"]["answers"]
+    assert hello["python"][:2] == [3, minor]
+    assert answers["b"]["value"]["kind"] == "directory"
+    assert len(answers["a"]["value"]["NOFILE"]) == 2
 
 
 def test_it_answers_as_often_as_it_is_asked_and_tells_the_time() -> None:
-    said = converse(sys.executable, {"questions": {}}, {"clock": True}, {"questions": {}})
-    assert [list(message) for message in said] == [["hello"], ["answers"], ["clock"], ["answers"]]
-    assert abs(said[2]["clock"] - time.time()) < 60
+    nothing = {"op": "survey", "questions": {}}
+    said = converse(
+        sys.executable, {**nothing, "id": 1}, {"op": "clock", "id": 2}, {**nothing, "id": 3}
+    )
+    assert [message["reply"] for message in said] == [1, 2, 3]
+    assert [message["value"] is None for message in said] == [False, True, False]
+    assert abs(said[1]["time"] - time.time()) < 60
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["after-the-answer", "before-the-answer"])
@@ -74,7 +86,7 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
     heard: bool, tmp_path: Path
 ) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
-    request = {"questions": {"m": question("mark", mark)}, "last": {"u": question("unmark", mark)}}
+    request = frames.pack_message(leaving(mark))
     with subprocess.Popen(
         ["/bin/sh", "-c", program.line(Node("n", (0,), python=sys.executable))],
         stdin=subprocess.PIPE,
@@ -82,15 +94,16 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(program.text(MODULES, {"mark": "@"}))
+        process.stdin.write(program.text(MODULES, {}))
         process.stdin.flush()
-        assert b"hello" in process.stdout.readline()
+        assert process.stdout.readline() == login.STARTED
+        assert process.stdout.readline() == frames.GREETING
         if not heard:
             process.stdout.close()
-        process.stdin.write(f"{json.dumps(request)}\n".encode())
+        process.stdin.write(request)
         process.stdin.flush()
         if heard:
-            assert b"value" in process.stdout.readline()
+            assert len(process.stdout.read1(1 << 16)) > frames.HEADER.size
             assert [path.name for path in tmp_path.iterdir()] == ["mark"]
             process.stdout.close()
         process.stdin.close()
@@ -98,14 +111,23 @@ def test_what_it_leaves_is_removed_though_whoever_asked_was_killed(
     assert not list(tmp_path.iterdir())
 
 
+def leaving(mark: dict[str, Any]) -> dict[str, Any]:
+    """A request that leaves a mark, and removes it at the end."""
+    return {
+        "op": "survey",
+        "id": 1,
+        "questions": {"m": question("mark", mark)},
+        "last": {"u": question("unmark", mark)},
+    }
+
+
 def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
     mark = {"name": "mark", "paths": [str(tmp_path)]}
-    request = {"questions": {"m": question("mark", mark)}, "last": {"u": question("unmark", mark)}}
-    spelt = json.dumps(request)
-    text = program.text(MODULES, {"mark": "@"}) + f"{spelt}\n{spelt}"[:-9].encode()
+    request = frames.pack_message(leaving(mark))
+    text = program.text(MODULES, {}) + request + request[:-9]
     line = program.line(Node("n", (0,), python=sys.executable))
     done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout.count(b"@")) == (0, b"", 2)
+    assert (done.returncode, done.stderr, len(replies(done.stdout))) == (0, b"", 1)
     assert not list(tmp_path.iterdir())
 
 
@@ -235,7 +257,8 @@ def test_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
 @given(st.binary())
 def test_a_file_name_that_is_no_text_passes_as_json(data: bytes) -> None:
     name = os.fsdecode(data)
-    assert json.loads(survey._line({name: name})) == {name: name}
+    shown = data.decode(errors="surrogateescape").encode(errors="replace").decode()
+    assert json.loads(survey._line({name: name})) == {shown: shown}
 
 
 def test_a_pattern_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
@@ -288,27 +311,25 @@ def surveyor() -> Iterator[survey.Surveyor]:
 
 
 def test_a_surveyor_greets_and_answers_as_the_program_does(surveyor: survey.Surveyor) -> None:
-    first = surveyor.ask({"questions": {"a": question("path", "/")}})
-    again = surveyor.ask({"clock": True})
+    first = surveyor.ask({"id": 1, "questions": {"a": question("path", "/")}})
+    again = surveyor.ask({"id": 2, "questions": {}})
     assert first["answers"]["a"]["value"]["kind"] == "directory"
     assert first["hello"] == again["hello"]
     assert first["hello"]["uid"] == os.getuid()
-    assert abs(again["clock"] - time.time()) < 60
 
 
 def test_a_surveyor_that_was_killed_is_an_error_and_not_a_wait(surveyor: survey.Surveyor) -> None:
     kill = {"shell": "kill -9 $(ps -o ppid= -p $PPID)"}
     with pytest.raises(OSError, match="gone"):
-        surveyor.ask({"questions": {"k": question("run", kill)}})
+        surveyor.ask({"id": 1, "questions": {"k": question("run", kill)}})
     with pytest.raises(OSError):
-        surveyor.ask({"clock": True})
+        surveyor.ask({"id": 2, "questions": {}})
 
 
 def test_a_surveyor_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     made = survey.Surveyor()
     mark = {"name": "mark", "paths": [str(tmp_path)]}
-    questions = {"m": question("mark", mark)}
-    made.ask({"questions": questions, "last": {"u": question("unmark", mark)}})
+    made.ask(leaving(mark))
     assert [path.name for path in tmp_path.iterdir()] == ["mark"]
     made.end()
     deadline = time.monotonic() + 10

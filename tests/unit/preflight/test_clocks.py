@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from concurrent.futures import Future
+from typing import cast
 
 import pytest
 
 from dslaunch.cluster.model import Node
-from dslaunch.preflight import conversation
+from dslaunch.preflight.conversation import Conversation
+from dslaunch.transport.wire import Clock, Wire
 
 AHEAD = 90.0
 
@@ -16,21 +18,14 @@ class Line:
     """A node whose clock is ahead, over a network that takes these times there and back."""
 
     def __init__(self, trips: list[float]) -> None:
-        self.trips, self.now, self.asked = trips, 1000.0, 0
+        self.trips, self.asked = trips, 0
 
-    def time(self) -> float:
-        return self.now
-
-    monotonic = time
-
-    def write(self, data: bytes) -> None:
-        assert json.loads(data) == {"clock": True}
+    def measure_clock(self) -> Future[Clock]:
         self.asked += 1
-
-    def read(self) -> bytes:
-        trip = self.trips.pop(0)
-        self.now += trip
-        return b"@" + json.dumps({"clock": self.now - trip / 2 + AHEAD}).encode() + b"\n"
+        half = self.trips.pop(0) / 2
+        measured: Future[Clock] = Future()
+        measured.set_result(Clock(AHEAD + half, half))
+        return measured
 
 
 @pytest.mark.parametrize(
@@ -42,12 +37,10 @@ class Line:
     ],
 )
 def test_a_clock_is_asked_again_only_after_slow_answers(
-    trips: list[float], asked: int, best: float, monkeypatch: pytest.MonkeyPatch
+    trips: list[float], asked: int, best: float
 ) -> None:
     line = Line(trips)
-    monkeypatch.setattr(conversation, "time", line)
-    talk = conversation.Conversation(Node("n", (0,)), b"@")
-    talk.channel = line  # type: ignore[assignment]
+    talk = Conversation(Node("n", (0,)), wire=cast(Wire, line))
     talk.measure_clock()
     assert line.asked == asked
-    assert talk.clock == pytest.approx((AHEAD, best / 2))
+    assert talk.clock == pytest.approx((AHEAD + best / 2, best / 2))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-
-import pytest
-from tests.checks.recorded import HELLO
+from queue import Queue
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import Node
+from dslaunch.node import frames
 from dslaunch.preflight import runner
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.conversation import PATIENCE, Conversation, Silent
+from dslaunch.preflight.conversation import Conversation
+from dslaunch.protocol.survey import SURVEYED
+from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 
 
 class Fake:
@@ -23,6 +23,7 @@ class Fake:
     def __init__(self, connecting: float = 0, ends: bool = True) -> None:
         self.connecting, self.ends = connecting, ends
         self.done: list[str] = []
+        self.said: Queue[bytes] = Queue()
 
     def connect(self, node: Node) -> Fake:
         time.sleep(self.connecting)
@@ -34,13 +35,16 @@ class Fake:
         return self
 
     def write(self, data: bytes) -> None:
-        """It is taken."""
+        """It is taken; the clock is told."""
+        if b'"clock"' in data[frames.HEADER.size :]:
+            told = frames.pack_message({"reply": 1, "time": 0.0, "value": None})
+            self.said.put(frames.GREETING + told)
 
     def stderr(self) -> str:
         return ""
 
     def read(self) -> bytes:
-        return b"@" + json.dumps({"clock": 0.0}).encode() + b"\n"
+        return self.said.get()
 
     def close_input(self) -> None:
         self.done.append("close input")
@@ -51,10 +55,11 @@ class Fake:
 
     def close(self) -> None:
         self.done.append("close")
+        self.said.put(b"")
 
 
 def conversation(way: Fake) -> Conversation:
-    talk = Conversation(Node("n", (0,)), b"@")
+    talk = Conversation(Node("n", (0,)))
     talk.open(way)
     way.done.clear()
     return talk
@@ -75,7 +80,8 @@ def test_a_node_that_does_not_end_is_left_without_being_ended() -> None:
 def test_a_busy_node_is_not_waited_for() -> None:
     way = Fake()
     talk = conversation(way)
-    talk._send({"questions": {}})
+    assert talk.wire is not None
+    talk.wire.request("survey", SURVEYED, questions={})
     talk.end()
     assert way.done == ["close input", "close"]
 
@@ -83,12 +89,13 @@ def test_a_busy_node_is_not_waited_for() -> None:
 def test_a_node_that_has_only_greeted_is_busy() -> None:
     way = Fake()
     talk = conversation(way)
-    said = iter([b"@" + json.dumps({"hello": HELLO}).encode() + b"\n", b""])
-    way.read = lambda: next(said)  # type: ignore[method-assign]
-    with pytest.raises(Silent):
-        talk.ask(())
-    way.done.clear()
-    talk.end()
+    way.said.put(frames.GREETING)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(talk.ask, ())
+        while not way.said.empty() or talk.wire is None or not talk.wire.busy:
+            time.sleep(0.01)
+        talk.end()
+        assert isinstance(asking.exception(10), LostError)
     assert way.done == ["close input", "close"]
 
 
@@ -114,8 +121,8 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
     assert time.monotonic() - began < 2
     assert [way.done.count(word) for word in ("connect", "start")] == [2, 0]
     assert way.done.count("close") >= 2
-    assert all(isinstance(each.exception(), Silent) for each in begun)
+    assert all(isinstance(each.exception(), LostError) for each in begun)
 
 
 def test_to_leave_takes_less_than_the_launcher_waits() -> None:
-    assert PATIENCE + 1 < runner.FAREWELL
+    assert LEAVE_TIMEOUT + 1 < runner.FAREWELL

@@ -8,10 +8,12 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import Question
-from dslaunch.preflight.conversation import Conversation, Silent
+from dslaunch.preflight.conversation import Conversation
 from dslaunch.preflight.runner import Here
 from dslaunch.transport.base import Channel
+from dslaunch.transport.login import NOISE_KEPT
 from dslaunch.transport.process import ProcessChannel
+from dslaunch.transport.wire import LostError
 
 MORE_THAN_A_PIPE_HOLDS = 300_000
 BOUND = 30.0
@@ -32,7 +34,7 @@ class Login(Here):
 
 def asked(startup: str, question: Question) -> Conversation:
     """A conversation of one question; one that does not end in time is an error."""
-    talk = Conversation(Node("localhost", (0,)), b"\x02mark ")
+    talk = Conversation(Node("localhost", (0,)))
     talk.open(Login(startup))
     pool = ThreadPoolExecutor(1)
     try:
@@ -48,11 +50,15 @@ def test_a_login_that_prints_before_it_reads_gets_a_program_of_any_length() -> N
     long = Question("path", f"/{'x' * MORE_THAN_A_PIPE_HOLDS}")
     talk = asked(f"head -c {MORE_THAN_A_PIPE_HOLDS} /dev/zero | tr '\\0' x; echo", long)
     assert talk.hello["python"]
+    assert set(talk.noise()) == {"x"}
+    assert len(talk.noise()) == NOISE_KEPT
     assert set(talk.answers) == {long.key}
 
 
 def test_a_login_that_leaves_is_named_by_how_it_left_and_not_by_the_broken_pipe() -> None:
     question = Question("path", f"/{'x' * MORE_THAN_A_PIPE_HOLDS}")
-    with pytest.raises(Silent) as silent:
+    with pytest.raises(LostError) as lost:
         asked("exec >&2; echo no home; exit 7", question)
-    assert "7: no home" in silent.value.failure.message
+    assert lost.value.failure.kind == "noisy-shell"
+    assert "exit code 7" in lost.value.failure.message
+    assert "no home" in lost.value.failure.message

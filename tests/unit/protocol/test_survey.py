@@ -8,7 +8,7 @@ import pytest
 from tests.checks.recorded import HELLO
 
 from dslaunch.protocol import survey
-from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.protocol.values import Address, InvalidAnswer, adapter_of, parse
 
 INTERFACE = {
     "name": "eth0",
@@ -108,3 +108,10 @@ def test_a_greeting_of_another_shape_is_invalid(changes: dict[str, Any]) -> None
     assert survey.hello(HELLO)["uid"] == 1000
     with pytest.raises(InvalidAnswer):
         survey.hello({**HELLO, **changes})
+
+
+@pytest.mark.parametrize("zone", ["\x1b[31m", "a b", "a\nb", "a/b", "x" * 16])
+def test_an_address_has_no_zone_that_is_no_interface(zone: str) -> None:
+    parse(adapter_of(Address), "fe80::1%eth0")
+    with pytest.raises(InvalidAnswer):
+        parse(adapter_of(Address), f"fe80::1%{zone}")

@@ -13,6 +13,7 @@ from queue import Queue
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 from tests.hostile.lying_python import HELLO
 from tests.unit.node.test_trial import ends
 
@@ -23,14 +24,16 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.checks import load, of_tier
-from dslaunch.preflight.conversation import Silent
+from dslaunch.preflight.conversation import Conversation
+from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.boot import Agent
 from dslaunch.run.evidence import Inquiry
-from dslaunch.run.gate import OWN, AgentConversation, Gate
+from dslaunch.run.gate import OWN, Gate
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import close_all
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
 from dslaunch.transport.local import LocalTransport
+from dslaunch.transport.wire import LostError
 
 NODE = Node("n1", (0,), python=sys.executable)
 DECIDED = Decided(Rendezvous("127.0.0.1", 29500), "/", ())
@@ -251,23 +254,27 @@ class Replying:
     """A session whose agent replies this, at once or never."""
 
     def __init__(self, reply: Any = None, error: Exception | None = None) -> None:
-        self.future: Future[Any] = Future()
-        if error is not None:
-            self.future.set_exception(error)
-        elif reply is not None:
-            self.future.set_result(reply)
+        self.reply, self.error = reply, error
 
-    def request(self, operation: str, answer: object, **message: object) -> Future[Any]:
-        return self.future
+    def request(self, operation: str, answer: TypeAdapter[Any], **message: object) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            if self.error is not None:
+                future.set_exception(self.error)
+            elif self.reply is not None:
+                future.set_result(parse(answer, self.reply))
+        except InvalidAnswer as error:
+            future.set_exception(LostError(NodeFailure("n1", "protocol", str(error))))
+        return future
 
 
-def talk(session: Replying) -> AgentConversation:
-    return AgentConversation(NODE, b"", session=cast(Session, session))
+def talk(session: Replying) -> Conversation:
+    return Conversation(NODE, wire=cast(Session, session), of_run=True)
 
 
 @pytest.mark.parametrize("reply", [{"answers": {}}, {"hello": []}, {"hello": HELLO, "answers": 3}])
 def test_a_reply_that_no_agent_sends_is_the_nodes_failure(reply: Any) -> None:
-    with pytest.raises(Silent) as caught:
+    with pytest.raises(LostError) as caught:
         talk(Replying(reply)).ask([Question("path", "/")])
     assert (caught.value.failure.host, caught.value.failure.kind) == ("n1", "protocol")
 
@@ -283,9 +290,9 @@ def test_an_answer_of_another_type_is_an_error_of_its_question_alone() -> None:
 
 def test_a_lost_session_is_the_nodes_failure() -> None:
     failure = NodeFailure("n1", "lost", "gone")
-    with pytest.raises(Silent) as caught:
+    with pytest.raises(LostError) as caught:
         talk(Replying(error=LostError(failure))).ask([Question("path", "/")])
-    assert caught.value.failure is failure
+    assert caught.value.failure == replace(failure, hint="try it by hand: `true`")
 
 
 def test_an_agent_that_does_not_reply_is_waited_for_until_it_is_given_up() -> None:
@@ -294,4 +301,4 @@ def test_an_agent_that_does_not_reply_is_waited_for_until_it_is_given_up() -> No
         asking = pool.submit(conversation.ask, [Question("path", "/")])
         conversation.close()
         conversation.end()
-        assert isinstance(asking.exception(10), Silent)
+        assert isinstance(asking.exception(10), LostError)

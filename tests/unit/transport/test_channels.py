@@ -17,11 +17,12 @@ from dslaunch.cluster.model import Cluster, Node, SecretSource
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.registry import TRANSPORTS
 from dslaunch.run.boot import Agent, boot_text
-from dslaunch.run.session import LostError, Session
+from dslaunch.run.session import Session
 from dslaunch.transport import program
 from dslaunch.transport.local import LocalTransport
 from dslaunch.transport.pool import connect_all
 from dslaunch.transport.process import ProcessChannel, login_line
+from dslaunch.transport.wire import LostError
 
 NODE = Node("n1", (0,))
 LINES = st.text(st.characters(exclude_characters="\0\n", exclude_categories=("Cs",)), max_size=60)

@@ -1,0 +1,63 @@
+"""What a login prints before our program: found in any pieces, in linear time, and bounded."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dslaunch.node.frames import GREETING
+from dslaunch.transport.login import MOST_NOISE, NOISE_KEPT, STARTED, LoginOutput
+
+SENT = b"Welcome\n" + STARTED + b"a warning\n" + GREETING + b"frames"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_login_output_is_the_same_in_pieces_of_any_size(size: int) -> None:
+    output = LoginOutput(GREETING)
+    rest = b""
+    for at in range(0, len(SENT), size):
+        piece = SENT[at : at + size]
+        rest += piece if output.greeted else output.add(piece)
+    assert (output.greeted, output.started, rest) == (True, True, b"frames")
+    assert output.parts() == (b"Welcome\n", b"a warning\n")
+    assert output.noise() == b"Welcome\na warning\n"
+
+
+def test_a_login_that_ends_within_a_mark_has_all_that_it_printed() -> None:
+    output = LoginOutput(GREETING)
+    assert output.add(b"no home" + STARTED[:5]) == b""
+    assert (output.greeted, output.started) == (False, False)
+    assert output.noise() == b"no home" + STARTED[:5]
+
+
+def test_noise_without_an_end_is_noticed_and_its_beginning_kept() -> None:
+    output = LoginOutput(GREETING)
+    for _ in range(MOST_NOISE // 65536):
+        output.add(b"x" * 65536)
+        assert not output.endless
+    output.add(b"x" * 65536)
+    assert output.endless
+    assert len(output.noise()) < NOISE_KEPT + len(STARTED) + len(GREETING)
+
+
+def test_a_program_is_seen_behind_more_noise_than_is_kept() -> None:
+    output = LoginOutput(GREETING)
+    output.add(b"x" * 2 * NOISE_KEPT + STARTED + GREETING)
+    assert (output.greeted, output.started) == (True, True)
+
+
+def cost(size: int) -> float:
+    output = LoginOutput(GREETING)
+    output.add(b"x" * NOISE_KEPT)
+    began = time.process_time()
+    for _ in range(size // 64):
+        output.add(b"x" * 64)
+    return time.process_time() - began
+
+
+def test_time_grows_as_the_bytes_that_are_read() -> None:
+    cost(1 << 20)
+    little = min(cost(1 << 20) for _ in range(3))
+    much = min(cost(4 << 20) for _ in range(3))
+    assert much < 10 * little
