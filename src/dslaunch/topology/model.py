@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 Status = Literal["ok", "partial", "none"]
@@ -130,12 +130,14 @@ class Topology:
     host: Host = field(default_factory=Host)
 
     @cached_property
-    def _by_pair(self) -> dict[frozenset[str], str]:
-        return {frozenset((a, b)): code for a, b, code in self.links}
+    def _by_pair(self) -> dict[tuple[str, str], str]:
+        there = {(a, b): code for a, b, code in self.links}
+        back = {(b, a): code for a, b, code in self.links}
+        return there | back
 
     def link(self, a: str, b: str) -> str | None:
         """How two devices are connected: `NV12`, `PIX`, ...; None: not known."""
-        return self._by_pair.get(frozenset((a, b)))
+        return self._by_pair.get((a, b))
 
     @property
     def gpu_labels(self) -> tuple[str, ...]:
@@ -143,12 +145,14 @@ class Topology:
         return tuple(gpu.label for gpu in self.gpus)
 
 
+@lru_cache(maxsize=256)
 def nvlinks(code: str | None) -> int:
     """How many NVLinks a link bonds; 0 for PCIe."""
     found = re.fullmatch(r"NV([0-9]{1,4})", code or "")
     return int(found[1]) if found else 0
 
 
+@lru_cache(maxsize=256)
 def distance(code: str) -> tuple[int, int]:
     """Order links from near to far, for `min` and `max`."""
     count = nvlinks(code)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dslaunch.plural import counted
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
@@ -72,9 +73,11 @@ def usable(nics: Sequence[Nic]) -> tuple[Nic, ...]:
     return tuple(chosen)
 
 
+@lru_cache(maxsize=64)
 def nearest(topology: Topology) -> tuple[Near, ...]:
-    """The nearest usable NICs of each GPU."""
-    return tuple(_nearest(topology, gpu, usable(topology.nics)) for gpu in topology.gpus)
+    """Return the nearest usable NICs of each GPU."""
+    nics = usable(topology.nics)
+    return tuple(_nearest(topology, gpu, nics) for gpu in topology.gpus)
 
 
 def _nearest(topology: Topology, gpu: Gpu, nics: Sequence[Nic]) -> Near:

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
 from dslaunch.topology import COMMANDS, Topology, answers_in, read
-from dslaunch.topology.inventory import active_links, gpu_query, p2p
 from dslaunch.topology.inventory import gpu_list as gpu_list_of
+from dslaunch.topology.inventory import gpu_query, link_speeds, p2p
 from dslaunch.topology.shape import islands, nearest, ring, summary
 
 H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
@@ -26,7 +26,7 @@ ANSWERS = {
     "gpu_list": gpu_list(["NVIDIA H100 80GB HBM3"] * 8),
     "gpu_query": H100_QUERY,
     "nvlink": "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n"
-    + "\t Link 0: 26.562 GB/s\n" * 17
+    + "".join(f"\t Link {at}: 26.562 GB/s\n" for at in range(17))
     + "\t Link 17: <inactive>\n",
     "ib": PORTS,
     "ib_net": "/sys/class/infiniband/mlx5_0/device/net/ib0\n",
@@ -224,11 +224,21 @@ def test_recorded_lists_of_gpus_are_read(name: str, names: list[str]):
     assert [gpu.mig for gpu in found.values()] == ([4] if "mig" in name else [0] * len(names))
 
 
+def test_nodes_that_differ_in_the_uuids_of_their_gpus_alone_share_one_topology():
+    listed = gpu_list(["NVIDIA H100"] * 8)
+    first = read({"topo_m": topo_m(H100), "gpu_list": listed})
+    other = read({"topo_m": topo_m(H100), "gpu_list": listed.replace("GPU-0", "GPU-f")})
+    lost = read({"topo_m": topo_m(H100), "gpu_list": gpu_list(["NVIDIA H100"] * 7)})
+    assert first is other
+    assert lost != first
+
+
 @OTHERS
 def test_recorded_nvlinks_and_p2p_are_read():
-    links = active_links((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
-    assert links == dict.fromkeys(range(8), (12, 12))
-    assert active_links((OUTPUTS / "nv_nvlink_l40s.txt").read_text()) == {}
+    links = link_speeds((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
+    assert list(links) == list(range(8))
+    assert all(len(speeds) == 12 and all(speeds.values()) for speeds in links.values())
+    assert not any(link_speeds((OUTPUTS / "nv_nvlink_l40s.txt").read_text()).values())
     assert p2p((OUTPUTS / "nv_p2p_l4x2_cns.txt").read_text()) == {("GPU0", "GPU1"): "CNS"}
     assert set((p2p((OUTPUTS / "nv_p2p_h100x8_ok.txt").read_text()) or {}).values()) == {"OK"}
 
