@@ -88,7 +88,6 @@ class Nic:
 class Host:
     """What is known of the machine around its GPUs."""
 
-    sockets: int | None = None
     numa_nodes: int | None = None
     """NUMA nodes that have CPUs."""
     virtual: bool | None = None
@@ -97,8 +96,6 @@ class Host:
     """Whether an IOMMU translates: there is one, and it was not told to pass through."""
     acs: int | None = None
     """PCI bridges whose access control sends traffic between devices up to the root."""
-    topology_files: tuple[str, ...] = ()
-    """Files for NCCL_TOPO_FILE that lie about."""
     interface: str | None = None
     """The interface that leads to the other nodes."""
     address: str | None = None

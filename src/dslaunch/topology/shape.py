@@ -148,10 +148,8 @@ def _span(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
 
 
-def sockets(topology: Topology) -> str | None:
-    """Where the GPUs are, in words: sockets if known, else NUMA nodes or sets of CPUs."""
-    if topology.host.sockets:
-        return counted(topology.host.sockets, "socket")
+def placement(topology: Topology) -> str | None:
+    """Return where the GPUs are, in words: NUMA nodes if known, else sets of CPUs."""
     for what, near in (
         ("NUMA node", {gpu.numa for gpu in topology.gpus}),
         ("set", {gpu.cpus for gpu in topology.gpus}),
@@ -186,7 +184,7 @@ def summary(topology: Topology) -> str:
     if topology.status == "none":
         trouble = topology.trouble
         return f"unknown: {trouble.message}" if trouble else "unknown"
-    parts = [models(topology), _gpu_links(topology), _nic_links(topology), sockets(topology)]
+    parts = [models(topology), _gpu_links(topology), _nic_links(topology), placement(topology)]
     if topology.status == "partial":
         parts.append("read in part")
     return ", ".join(part for part in parts if part)

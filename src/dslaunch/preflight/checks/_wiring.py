@@ -8,7 +8,7 @@ from dslaunch.preflight.check import Answers, Nodes, Question
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 if TYPE_CHECKING:
-    from dslaunch.topology import Topology
+    from dslaunch.topology.model import Topology
 
 _TOP = "/sys/class/infiniband/*"
 _PORT = f"{_TOP}/ports/*"
@@ -32,7 +32,7 @@ def topology(a: Answers) -> Topology:
 
 
 def _topology(a: Answers) -> Topology:
-    from dslaunch.topology import read
+    from dslaunch.topology.reading import read
 
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
     for name, question in (
