@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.checks.gpu_nvlink import links
 from dslaunch.preflight.checks.gpu_xid import errors
 from dslaunch.preflight.checks.ib_link_flap import flaps
+from dslaunch.topology.inventory import link_speeds
 from tests.checks.recorded import Case, findings
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "outputs"
@@ -80,10 +80,10 @@ def test_recorded_kernel_logs_give_their_xids() -> None:
 
 
 def test_recorded_nvlinks_are_counted() -> None:
-    h100, a100 = links(text("nv_nvlink_h100")), links(text("nv_nvlink_a100x8"))
+    h100, a100 = link_speeds(text("nv_nvlink_h100")), link_speeds(text("nv_nvlink_a100x8"))
     assert [len(of) for of in h100.values()] == [18]
     assert {len(of) for of in a100.values()} == {12}
-    assert not any(links(text("nv_nvlink_l40s")).values())
+    assert not any(link_speeds(text("nv_nvlink_l40s")).values())
 
 
 def test_recorded_infiniband_ports_are_all_active() -> None:

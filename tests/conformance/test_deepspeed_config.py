@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed import schema, text
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
 from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.rules.optimizer import SCHEDULERS_OF_TORCH
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.errors import ConfigError
@@ -334,9 +333,9 @@ def test_the_schedulers_of_torch_are_those_of_the_table() -> None:
         if name[0] != "_" and inspect.isclass(kind) and issubclass(kind, lr_scheduler.LRScheduler):
             parameters = inspect.signature(kind).parameters
             given = {n: p for n, p in parameters.items() if n not in ("optimizer", "last_epoch")}
-            needed = tuple(n for n, p in given.items() if p.default is p.empty)
-            found[name] = (needed, tuple(n for n in given if n not in needed))
-    assert found == SCHEDULERS_OF_TORCH
+            needed = [n for n, p in given.items() if p.default is p.empty]
+            found[name] = {"needs": needed, "takes": [n for n in given if n not in needed]}
+    assert found == schema.by_hand("torch")["schedulers"]
 
 
 def test_the_engine_starts_with_what_has_no_error_and_with_nothing_else() -> None:

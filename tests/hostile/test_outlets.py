@@ -44,7 +44,8 @@ from dslaunch.run.run_record import JobRecord, RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.states import JobInfo
-from dslaunch.topology import advise, compare
+from dslaunch.topology.advice import advise
+from dslaunch.topology.comparison import compare
 from dslaunch.topology.model import Gpu, Host, Nic, Topology, Trouble
 from tests.hostile.shown import LADEN, harmful, laden
 

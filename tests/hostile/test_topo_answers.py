@@ -10,7 +10,8 @@ import pytest
 
 from dslaunch.preflight.checks._wiring import topologies
 from dslaunch.report import topology as report
-from dslaunch.topology import advise, compare
+from dslaunch.topology.advice import advise
+from dslaunch.topology.comparison import compare
 from tests.checks.test_checks import CASES
 from tests.hostile.mutations import text_sample
 from tests.hostile.test_preflight_answers import MOST_SECONDS, Recorded, recorded

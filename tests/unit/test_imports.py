@@ -12,7 +12,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[2]
 HEAVY = {
-    *("asyncio", "ClusterShell", "fabric", "hjson", "invoke", "jinja2", "paramiko", "rich"),
+    *("asyncio", "ClusterShell", "fabric", "invoke", "jinja2", "paramiko", "rich"),
     *("torch", "yaml"),
 }
 

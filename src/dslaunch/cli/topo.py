@@ -18,7 +18,8 @@ from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
     from dslaunch.lint import Remark
-    from dslaunch.topology import Advice, Topology
+    from dslaunch.topology.advice import Advice
+    from dslaunch.topology.model import Topology
 
 LARGEST = 2**20
 """Bytes of a file that are read; the matrix of 16 GPUs and 32 NICs has 15,000."""
@@ -56,7 +57,8 @@ def topo(
     """
     from dslaunch.cluster.load import load_cluster
     from dslaunch.report import topology as report
-    from dslaunch.topology import advise, compare
+    from dslaunch.topology.advice import advise
+    from dslaunch.topology.comparison import compare
 
     options.check_writable("--svg", svg)
     if apply:
@@ -121,7 +123,7 @@ def _asked(files: list[str]) -> dict[str, Topology]:
 
 def _read(files: list[str]) -> dict[str, Topology]:
     """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
-    from dslaunch.topology import answers_in, read
+    from dslaunch.topology.reading import answers_in, read
 
     found: dict[str, Topology] = {}
     for file in files:

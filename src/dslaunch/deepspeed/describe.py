@@ -40,8 +40,8 @@ def find(table: Table, words: str) -> tuple[Key, ...]:
 
 def explained(key: Key, table: Table) -> dict[str, Any]:
     """All that is known of a key, in the order in which it is shown; what is not known is out."""
-    by_hand = schema.by_hand().get(key.path, {})
-    general = schema.by_hand().get(key.alias_of or "", {})
+    by_hand = schema.by_hand("keys").get(key.path, {})
+    general = schema.by_hand("keys").get(key.alias_of or "", {})
     facts = {
         "key": key.path,
         "meaning": by_hand.get("meaning") or general.get("meaning"),
@@ -157,7 +157,7 @@ def _property(key: Key | None, path: str, table: Table) -> Any:
     if key is None:
         return _object(path, table)
     described = _value(key, path, table)
-    meaning = schema.by_hand().get(path, {}).get("meaning")
+    meaning = schema.by_hand("keys").get(path, {}).get("meaning")
     more: dict[str, Any] = {"description": meaning} if meaning else {}
     if key.default is not None:
         more["default"] = key.default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dslaunch.deepspeed import foreign
+from dslaunch.deepspeed import other_programs
 from dslaunch.deepspeed.rules import keys
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
@@ -14,42 +14,17 @@ ENOUGH = 3
 """So many keys of a program make a file that program's."""
 COMPARED = 50
 """So many keys of a file are compared with DeepSpeed's."""
-KINDS: tuple[tuple[str, str, frozenset[str]], ...] = (
-    (
-        "arguments of Hugging Face's Trainer",
-        "check the file that its key `deepspeed` names; this one is for HfArgumentParser",
-        frozenset((
-            "output_dir", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
-            "logging_steps", "save_steps", "save_strategy", "lr_scheduler_type", "report_to",
-            "model_name_or_path", "gradient_checkpointing", "warmup_steps", "save_total_limit",
-            "deepspeed", "dataloader_num_workers", "remove_unused_columns", "warmup_ratio",
-        )),
-    ),
-    (
-        "a config of accelerate",
-        "check the file that its deepspeed_config_file names; "
-        "this one is for accelerate launch --config_file",
-        frozenset((
-            "compute_environment", "distributed_type", "num_machines", "machine_rank",
-            "num_processes", "main_process_ip", "main_process_port", "main_training_function",
-            "rdzv_backend", "downcast_bf16", "deepspeed_config",
-        )),
-    ),
-    (
-        "a model's config.json",
-        "name the DeepSpeed config instead; `dslaunch estimate` reads this one",
-        frozenset((
-            "architectures", "model_type", "hidden_size", "num_hidden_layers", "vocab_size",
-            "num_attention_heads", "intermediate_size", "torch_dtype", "transformers_version",
-            "bos_token_id", "eos_token_id",
-        )),
-    ),
-)  # fmt: skip
-"""What a file is, what to do, and the keys by which it is known."""
 OWN = (
-    "zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "optimizer",
-    "scheduler", "fp16", "bf16", "zero_allow_untested_optimizer", "zero_optimisation",
-)  # fmt: skip
+    "zero_optimization",
+    "zero_optimisation",
+    "zero_allow_untested_optimizer",
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "optimizer",
+    "scheduler",
+    "fp16",
+    "bf16",
+)
 """Keys by which a file is a DeepSpeed config, however much else is in it."""
 
 
@@ -59,11 +34,11 @@ def other_file(subject: Subject) -> Remark | None:
     if not isinstance(data, dict) or _has_own(data):
         return None
     names = [str(name) for name in data]
-    for what, fix, known in KINDS:
-        found = [name for name in names if foreign.plain(name) in known]
+    for kind in other_programs.names("files"):
+        found = [name for name in names if other_programs.normalized(name) in kind["keys"]]
         if len(found) >= ENOUGH:
-            message = f"{what}, not a DeepSpeed config: it has {', '.join(found[:ENOUGH])}"
-            return subject.error("other-file", "", message, fix=fix)
+            message = f"{kind['what']}, not a DeepSpeed config: it has {', '.join(found[:ENOUGH])}"
+            return subject.error("other-file", "", message, fix=kind["fix"])
     return _nothing_known(subject, data)
 
 

@@ -2,6 +2,7 @@
 
 The tables are written by tools/deepspeed_schema.py from installed packages. A version that has no
 table of its own is read with the newest table that is not newer, since that is what it grew from.
+Beside them lie tables that are kept by hand: see `by_hand`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dslaunch.deepspeed.text import Path
 from dslaunch.errors import UsageError
 
 TABLES = files("dslaunch.deepspeed") / "tables"
-BY_HAND = "keys.json"
 LISTS = ("choices", "rejects", "auto", "requires")
 
 
@@ -147,8 +147,8 @@ def _joined(steps: list[str]) -> str:
 @cache
 def versions() -> tuple[str, ...]:
     """The versions that have a table, oldest first."""
-    names = (each.name.removesuffix(".json") for each in TABLES.iterdir() if each.name != BY_HAND)
-    return tuple(sorted((n for n in names if n[:1].isdigit()), key=number))
+    names = (each.name.removesuffix(".json") for each in TABLES.iterdir())
+    return tuple(sorted((name for name in names if name[:1].isdigit()), key=number))
 
 
 def number(version: str) -> tuple[int, ...]:
@@ -195,7 +195,11 @@ def _key(path: str, row: dict[str, Any]) -> Key:
 
 
 @cache
-def by_hand() -> Mapping[str, Mapping[str, Any]]:
-    """What no package tells: meanings, notes and the files that say so."""
-    found: dict[str, dict[str, Any]] = json.loads((TABLES / BY_HAND).read_text("utf-8"))
+def by_hand(name: str) -> Mapping[str, Any]:
+    """Return a table that no package tells.
+
+    `keys`: meanings and notes; `other_programs`: names that are not DeepSpeed's; `torch`: torch's
+    optimizers and schedulers; `pickled_names`: what files of checkpoints may load.
+    """
+    found: dict[str, Any] = json.loads((TABLES / f"{name}.json").read_text("utf-8"))
     return found

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.nodeset import shortened
+from dslaunch.deepspeed import text as reader
+from dslaunch.deepspeed.text import path_text
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -114,44 +116,10 @@ def parse(text: str, name: str) -> dict[str, Any]:
     Raises ConfigError for broken text, with line and column, for a key that is there twice,
     and for anything but an object.
     """
-    config = _parse(text, name)
-    if not isinstance(config, dict):
+    document = reader.parse(text, name, by_python=True)
+    for path, offset in document.twice:
+        line, column = document.place(offset)
+        raise ConfigError((Problem(name, line, column, path_text(path), "is there twice"),))
+    if not isinstance(document.data, dict):
         raise ConfigError((Problem(name, 0, 0, "", "must be an object of settings"),))
-    return config
-
-
-def _parse(text: str, name: str) -> object:
-    import hjson
-
-    try:
-        return _read(text)
-    except _TwiceError as error:
-        raise ConfigError((Problem(name, 0, 0, str(error), "is there twice"),)) from None
-    except RecursionError:
-        raise ConfigError((Problem(name, 0, 0, "", "nested too deeply"),)) from None
-    except hjson.HjsonDecodeError as error:
-        message = error.msg[:1].lower() + error.msg[1:].removesuffix(" %r at")
-        raise ConfigError((Problem(name, error.lineno, error.colno, "", message),)) from None
-    except ValueError as error:  # Python's limit on the digits of a number
-        raise ConfigError((Problem(name, 0, 0, "", f"cannot be read: {error}"),)) from None
-
-
-def _read(text: str) -> object:
-    import hjson
-
-    try:
-        return json.loads(text, object_pairs_hook=_unique)
-    except json.JSONDecodeError:
-        return hjson.loads(text, object_pairs_hook=_unique)
-
-
-class _TwiceError(Exception):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    config = dict(pairs)
-    if len(config) < len(pairs):
-        names = [key for key, _ in pairs]
-        raise _TwiceError(next(key for key in names if names.count(key) > 1))
-    return config
+    return document.data

@@ -16,9 +16,9 @@ from dslaunch.topology.shape import (
     Near,
     islands,
     nearest,
+    placement,
     ring,
     shown_islands,
-    sockets,
     summary,
 )
 
@@ -177,6 +177,6 @@ def _data(topology: Topology) -> dict[str, Any]:
             for n in nearest(topology)
         ],
         "ring": asdict(found) if found else None,
-        "placement": sockets(topology),
+        "placement": placement(topology),
         "host": asdict(topology.host),
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.deepspeed.checkpoint import Checkpoint
-from dslaunch.deepspeed.loading import MORE, unknown
+from dslaunch.deepspeed.loading import beyond_torch, unknown
 from dslaunch.errors import DslaunchError, PreflightError, ToolMissingError
 from dslaunch.launch.command import Command, Word, activated, at_home
 from dslaunch.launch.interpreter import interpreter
@@ -95,7 +95,7 @@ def command(
 ) -> Command:
     """The converter's command line; with `trust` it loads whatever the shards name."""
     form = ("--safe_serialization",) if safetensors else ()
-    names = "" if trust else ",".join(sorted(MORE))
+    names = "" if trust else ",".join(beyond_torch())
     program = f"exec({_program()!r})"
     converter = (python, *QUIET, "-c", program, names)
     return Command((*converter, directory, output, f"--tag={tag}", *form))

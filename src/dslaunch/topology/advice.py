@@ -36,9 +36,6 @@ SOURCES = {
     "zero": "DeepSpeed, ZeRO++ (zero_hpz_partition_size): weights gathered inside a node",
     "order": "CUDA documentation, CUDA_DEVICE_ORDER: FASTEST_FIRST by default",
 }
-DEFAULT_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
-"""Where NCCL looks by itself."""
-_FICTION = "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far"
 _ODD_INTERFACE = re.compile(r"lo|docker|virbr|veth|br-|tun|tap|wl|cni|flannel|cali")
 
 
@@ -307,11 +304,11 @@ def _both(topology: Topology, a: str, b: str) -> bool:
 
 
 def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
-    """A virtual machine whose PCI topology is a fiction, unless NCCL is told the real one."""
+    """Tell where a virtual machine's PCI topology is a fiction, and NCCL has no file with the real
+    one."""
     links = [near.link for near in nearest(topology) if near.link]
-    files = topology.host.topology_files
     told = any(name == "NCCL_TOPO_FILE" for name, _ in topology.host.settings)
-    if not links or set(links) & set(DIRECT) or told or DEFAULT_FILE in files:
+    if not links or set(links) & set(DIRECT) or told:
         return
     if topology.host.virtual is None and _looks_virtual(topology):
         why = (
@@ -319,11 +316,12 @@ def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Wher
             "machine, its PCI topology is a fiction, and the cloud has a file with the real one"
         )
         yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
-    elif topology.host.virtual and len(files) == 1:
-        yield "NCCL_TOPO_FILE", files[0], _FICTION, SOURCES["cloud"], "env"
     elif topology.host.virtual:
-        where = f"choose from {', '.join(files)}" if files else "the cloud's images have the file"
-        yield "NCCL_TOPO_FILE", None, f"{_FICTION}; {where}", SOURCES["cloud"], ""
+        why = (
+            "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far; the "
+            "cloud's images have the file"
+        )
+        yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
 
 
 def _looks_virtual(topology: Topology) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dslaunch.topology.model import Gpu
 
 LONGEST_NAME = 100
 _LISTED = re.compile(r"^GPU ([0-9]{1,4}): (.+?) \(UUID: ", re.MULTILINE)
 _MIG = re.compile(r"^\s+MIG \S+\s+Device\s+\d+:")
-_LINK = re.compile(r"^\s*Link \d+: (?:([\d.]+) GB/s|<inactive>)\s*$")
+_GPU = re.compile(r"^GPU (\d{1,4}): ")
+_LINK = re.compile(r"^\s*Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
+_UUID = re.compile(r"\(UUID: [^()\n]{0,80}\)")
 _P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
 
 
@@ -59,16 +62,24 @@ def _known(value: str) -> bool:
     return bool(value) and value != "N/A" and not value.startswith("[")
 
 
-def active_links(text: str) -> dict[int, tuple[int, int]]:
-    """Read `nvidia-smi nvlink -s`: NVLinks that are active, and all, by GPU that has any."""
-    found: dict[int, tuple[int, int]] = {}
+def without_uuids(text: str) -> str:
+    """Return what nvidia-smi prints of GPUs so that nodes with equal GPUs have equal texts."""
+    return _UUID.sub("(UUID: )", text)
+
+
+@lru_cache(maxsize=64)
+def link_speeds(text: str) -> Mapping[int, Mapping[int, float]]:
+    """Read `nvidia-smi nvlink -s`: GB/s by GPU and link, 0 for an inactive one."""
+    found: dict[int, dict[int, float]] = {}
     index = None
     for line in text.splitlines():
-        if gpu := re.match(r"GPU ([0-9]{1,4}): ", line):
+        # nearly all lines are links
+        if link := _LINK.match(line):
+            if index is not None:
+                found[index][int(link[1])] = float(link[2] or 0)
+        elif gpu := _GPU.match(line):
             index = int(gpu[1])
-        elif (link := _LINK.match(line)) and index is not None:
-            active, total = found.get(index, (0, 0))
-            found[index] = (active + (link[1] is not None), total + 1)
+            found[index] = {}
     return found
 
 
@@ -100,15 +111,15 @@ def described(gpus: Iterable[Gpu], answers: Mapping[str, str]) -> tuple[Gpu, ...
     """Add what the other answers say of each GPU."""
     listed = gpu_list(answers.get("gpu_list", ""))
     asked = gpu_query(answers.get("gpu_query", ""))
-    links = active_links(answers.get("nvlink", ""))
+    links = link_speeds(answers.get("nvlink", ""))
     return tuple(
-        _described(gpu, listed.get(gpu.index), asked.get(gpu.index, {}), links.get(gpu.index))
+        _described(gpu, listed.get(gpu.index), asked.get(gpu.index, {}), links.get(gpu.index, {}))
         for gpu in gpus
     )
 
 
 def _described(
-    gpu: Gpu, listed: Listed | None, asked: Mapping[str, str], links: tuple[int, int] | None
+    gpu: Gpu, listed: Listed | None, asked: Mapping[str, str], speeds: Mapping[int, float]
 ) -> Gpu:
     memory = re.match(r"[0-9]{1,9}", asked.get("memory.total", ""))
     return replace(
@@ -118,5 +129,5 @@ def _described(
         bus=asked.get("pci.bus_id"),
         driver=asked.get("driver_version"),
         mig=listed.mig if listed else None,
-        nvlinks=links,
+        nvlinks=(sum(speed > 0 for speed in speeds.values()), len(speeds)) if speeds else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 Status = Literal["ok", "partial", "none"]
@@ -88,7 +88,6 @@ class Nic:
 class Host:
     """What is known of the machine around its GPUs."""
 
-    sockets: int | None = None
     numa_nodes: int | None = None
     """NUMA nodes that have CPUs."""
     virtual: bool | None = None
@@ -97,8 +96,6 @@ class Host:
     """Whether an IOMMU translates: there is one, and it was not told to pass through."""
     acs: int | None = None
     """PCI bridges whose access control sends traffic between devices up to the root."""
-    topology_files: tuple[str, ...] = ()
-    """Files for NCCL_TOPO_FILE that lie about."""
     interface: str | None = None
     """The interface that leads to the other nodes."""
     address: str | None = None
@@ -130,12 +127,14 @@ class Topology:
     host: Host = field(default_factory=Host)
 
     @cached_property
-    def _by_pair(self) -> dict[frozenset[str], str]:
-        return {frozenset((a, b)): code for a, b, code in self.links}
+    def _by_pair(self) -> dict[tuple[str, str], str]:
+        there = {(a, b): code for a, b, code in self.links}
+        back = {(b, a): code for a, b, code in self.links}
+        return there | back
 
     def link(self, a: str, b: str) -> str | None:
         """How two devices are connected: `NV12`, `PIX`, ...; None: not known."""
-        return self._by_pair.get(frozenset((a, b)))
+        return self._by_pair.get((a, b))
 
     @property
     def gpu_labels(self) -> tuple[str, ...]:
@@ -143,12 +142,14 @@ class Topology:
         return tuple(gpu.label for gpu in self.gpus)
 
 
+@lru_cache(maxsize=256)
 def nvlinks(code: str | None) -> int:
     """How many NVLinks a link bonds; 0 for PCIe."""
     found = re.fullmatch(r"NV([0-9]{1,4})", code or "")
     return int(found[1]) if found else 0
 
 
+@lru_cache(maxsize=256)
 def distance(code: str) -> tuple[int, int]:
     """Order links from near to far, for `min` and `max`."""
     count = nvlinks(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from dslaunch.plural import counted
 from dslaunch.topology import inventory, matrix, surroundings
@@ -40,11 +41,21 @@ def answers_in(text: str) -> dict[str, str]:
 
 
 def read(answers: Mapping[str, str]) -> Topology:
-    """Read what one node answered, by the names of `questions.COMMANDS`. Raises nothing.
+    """Read what one node answered, by name. Raises nothing.
+
+    `topo_m`, `p2p`, `gpu_list`, `gpu_query` and `nvlink` are what nvidia-smi prints; `ib`,
+    `ib_net`, `speeds` and `numa` are lines of sysfs as `path:text`; `virtual` is `virtual` or
+    `physical` and the machine's name; `_MINE` has patterns for the others.
 
     An answer that is missing, damaged or a complaint leaves unknown what it would have said;
-    `notes` and `trouble` say which.
+    `notes` and `trouble` say which. Nodes that are alike get the same value.
     """
+    return _read(tuple((name, inventory.without_uuids(text)) for name, text in answers.items()))
+
+
+@lru_cache(maxsize=64)
+def _read(named: tuple[tuple[str, str], ...]) -> Topology:
+    answers = dict(named)
     said = answers.get("topo_m", "")
     found = matrix.parse(said)
     host = surroundings.host(answers)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dslaunch.plural import counted
 from dslaunch.topology.model import Gpu, Nic, Topology, distance, nvlinks
@@ -72,9 +73,11 @@ def usable(nics: Sequence[Nic]) -> tuple[Nic, ...]:
     return tuple(chosen)
 
 
+@lru_cache(maxsize=64)
 def nearest(topology: Topology) -> tuple[Near, ...]:
-    """The nearest usable NICs of each GPU."""
-    return tuple(_nearest(topology, gpu, usable(topology.nics)) for gpu in topology.gpus)
+    """Return the nearest usable NICs of each GPU."""
+    nics = usable(topology.nics)
+    return tuple(_nearest(topology, gpu, nics) for gpu in topology.gpus)
 
 
 def _nearest(topology: Topology, gpu: Gpu, nics: Sequence[Nic]) -> Near:
@@ -145,10 +148,8 @@ def _span(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
 
 
-def sockets(topology: Topology) -> str | None:
-    """Where the GPUs are, in words: sockets if known, else NUMA nodes or sets of CPUs."""
-    if topology.host.sockets:
-        return counted(topology.host.sockets, "socket")
+def placement(topology: Topology) -> str | None:
+    """Return where the GPUs are, in words: NUMA nodes if known, else sets of CPUs."""
     for what, near in (
         ("NUMA node", {gpu.numa for gpu in topology.gpus}),
         ("set", {gpu.cpus for gpu in topology.gpus}),
@@ -183,7 +184,7 @@ def summary(topology: Topology) -> str:
     if topology.status == "none":
         trouble = topology.trouble
         return f"unknown: {trouble.message}" if trouble else "unknown"
-    parts = [models(topology), _gpu_links(topology), _nic_links(topology), sockets(topology)]
+    parts = [models(topology), _gpu_links(topology), _nic_links(topology), placement(topology)]
     if topology.status == "partial":
         parts.append("read in part")
     return ", ".join(part for part in parts if part)

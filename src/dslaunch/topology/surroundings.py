@@ -14,7 +14,8 @@ _SPEED = re.compile(r"/sys/class/net/([^/\s]+)/speed:([0-9]{1,9})[ \t]*$", re.MU
 _CPUS = re.compile(r"/node([0-9]{1,4})/cpulist:[ \t]*(\S+)")
 _ROUTE = re.compile(r"\bdev (\S{1,15})(?=\s)(?:[^\n]{0,99}?\bsrc (\S{1,45}))?")
 _SETTING = re.compile(r"^((?:NCCL|GLOO)_\w+)=(.*)$", re.MULTILINE)
-_XML = re.compile(r"^/\S+\.xml$", re.MULTILINE)
+
+_RATE = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 Ports = dict[str, dict[str, str]]
 """What each port of a device says: by port, by name of the file."""
@@ -38,11 +39,7 @@ def _with_ports(nic: Nic, ports: Ports, interfaces: list[str]) -> Nic:
     states = [port["state"] for port in ports.values() if "state" in port]
     # the best port counts: the second of a card is often not plugged
     best = [p for p in ports.values() if "ACTIVE" in p.get("state", "")] or list(ports.values())
-    rates = [
-        float(m[0])
-        for p in best
-        if (m := re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", p.get("rate", "")))
-    ]
+    rates = [float(rate[0]) for port in best if (rate := _RATE.match(port.get("rate", "")))]
     layers = {port["link_layer"] for port in best if port.get("link_layer")}
     return replace(
         nic,
@@ -57,25 +54,19 @@ def host(answers: Mapping[str, str]) -> Host:
     """Read everything that is about the machine as a whole."""
     virtual, product = _virtual(answers.get("virtual", ""))
     route = _ROUTE.search(answers.get("route", ""))
-    sockets = re.findall(r"^\d+$", answers.get("sockets", ""), re.MULTILINE)
+    speeds = _SPEED.findall(answers.get("speeds", ""))
     numa = {node for node, _ in _CPUS.findall(answers.get("numa", ""))}
     return Host(
-        sockets=len(set(sockets)) or None,
         numa_nodes=len(numa) or None,
         virtual=virtual,
         product=product,
         iommu=_iommu(answers.get("iommu", "")),
         acs=_acs(answers.get("acs", "")),
-        topology_files=tuple(_XML.findall(answers.get("topo_files", ""))),
         interface=route[1] if route else None,
         address=route[2] if route else None,
-        speeds=tuple((name, int(speed)) for name, speed in _SPEED.findall(_of(answers, "speeds"))),
+        speeds=tuple((name, int(speed)) for name, speed in speeds),
         settings=tuple(dict(_SETTING.findall(answers.get("settings", ""))).items()),
     )
-
-
-def _of(answers: Mapping[str, str], name: str) -> str:
-    return answers.get(name, "")
 
 
 def _virtual(text: str) -> tuple[bool | None, str | None]:

@@ -17,7 +17,6 @@ HEAVY = (
     "ClusterShell",
     "asyncio",
     "fabric",
-    "hjson",
     "invoke",
     "jinja2",
     "paramiko",

@@ -15,7 +15,11 @@ from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, t
 
 from dslaunch.report.topology import data, text
 from dslaunch.report.topology_svg import drawing
-from dslaunch.topology import Topology, advise, answers_in, compare, nccl, read
+from dslaunch.topology import nccl
+from dslaunch.topology.advice import advise
+from dslaunch.topology.comparison import compare
+from dslaunch.topology.model import Topology
+from dslaunch.topology.reading import answers_in, read
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "topology"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
-from dslaunch.topology import Advice, Topology, advise, read
-from dslaunch.topology.advice import SOURCES, slots
+from dslaunch.topology.advice import SOURCES, Advice, advise, slots
+from dslaunch.topology.model import Topology
+from dslaunch.topology.reading import read
 
 
 def node(wiring: Wiring = H100, **answers: str) -> Topology:
@@ -152,28 +153,15 @@ def test_an_iommu_is_told_where_access_control_is_not_known():
 FICTION = Wiring(2, ("mlx5_0",), {(0, 1): "PHB", (0, 2): "PHB", (1, 2): "PHB"})
 
 
-def test_a_virtual_machine_gets_the_topology_file_that_lies_there():
-    file = "/opt/microsoft/ncv4/topo.xml"
-    said = found(n1=node(FICTION, virtual="virtual\n", topo_files=file))["NCCL_TOPO_FILE"]
-    assert (said.value, said.where) == (file, "env")
-
-
 def test_a_virtual_machine_without_the_file_is_told_to_get_it():
     said = found(n1=node(FICTION, virtual="virtual\nMicrosoft Corporation\n"))["NCCL_TOPO_FILE"]
     assert said.value is None
     assert "GPUDirect RDMA" not in found(n1=node(FICTION, virtual="virtual\n"))
 
 
-@pytest.mark.parametrize(
-    "answers",
-    [
-        {"topo_files": "/var/run/nvidia-topologyd/virtualTopology.xml"},
-        {"settings": "NCCL_TOPO_FILE=/x.xml"},
-    ],
-    ids=["NCCL finds it", "it is set"],
-)
-def test_a_virtual_machine_that_has_its_file_is_fine(answers: dict[str, str]):
-    assert "NCCL_TOPO_FILE" not in found(n1=node(FICTION, virtual="virtual\n", **answers))
+def test_a_virtual_machine_that_has_its_file_is_fine():
+    machine = node(FICTION, virtual="virtual\n", settings="NCCL_TOPO_FILE=/x.xml")
+    assert "NCCL_TOPO_FILE" not in found(n1=machine)
 
 
 def test_a_slow_fabric_is_no_place_for_stage_three():

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, topo_m
 from tests.unit.topology.test_matrix import links, wirings
 
-from dslaunch.topology import answers_in, read
 from dslaunch.topology.matrix import parse
 from dslaunch.topology.pasted import texts
+from dslaunch.topology.reading import answers_in, read
 
 Way = Callable[[str], str]
 

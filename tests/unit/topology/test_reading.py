@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
-from dslaunch.topology import COMMANDS, Topology, answers_in, read
-from dslaunch.topology.inventory import active_links, gpu_query, p2p
 from dslaunch.topology.inventory import gpu_list as gpu_list_of
+from dslaunch.topology.inventory import gpu_query, link_speeds, p2p
+from dslaunch.topology.model import Topology
+from dslaunch.topology.reading import answers_in, read
 from dslaunch.topology.shape import islands, nearest, ring, summary
 
 H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
@@ -26,7 +27,7 @@ ANSWERS = {
     "gpu_list": gpu_list(["NVIDIA H100 80GB HBM3"] * 8),
     "gpu_query": H100_QUERY,
     "nvlink": "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0)\n"
-    + "\t Link 0: 26.562 GB/s\n" * 17
+    + "".join(f"\t Link {at}: 26.562 GB/s\n" for at in range(17))
     + "\t Link 17: <inactive>\n",
     "ib": PORTS,
     "ib_net": "/sys/class/infiniband/mlx5_0/device/net/ib0\n",
@@ -34,11 +35,9 @@ ANSWERS = {
     "numa": "/sys/devices/system/node/node0/cpulist:0-51\n"
     "/sys/devices/system/node/node1/cpulist:52-103\n"
     "/sys/devices/system/node/node2/cpulist:\n",
-    "sockets": "0\n1\n",
     "virtual": "physical\nSupermicro\nSYS-821GE\n",
     "iommu": "iommus: dmar0 dmar1\nBOOT_IMAGE=/vmlinuz iommu=pt quiet\n",
     "acs": "\t\tACSCtl:\tSrcValid+ TransBlk-\n\t\tACSCtl:\tSrcValid- TransBlk-\n",
-    "topo_files": "ls: cannot access '/opt/microsoft': No such file or directory\n",
     "route": "10.0.0.2 dev eth0 src 10.0.0.1 uid 0 \\    cache \n",
     "settings": "NCCL_DEBUG=WARN\ncat: /etc/nccl.conf: No such file or directory\n",
 }
@@ -46,24 +45,19 @@ ANSWERS = {
 
 def test_all_answers_together_are_the_machine():
     found = read(ANSWERS)
-    assert summary(found) == "8x H100 80GB, NV18 full mesh, GPU-NIC PIX 7/8 SYS 1/8, 2 sockets"
+    assert summary(found) == "8x H100 80GB, NV18 full mesh, GPU-NIC PIX 7/8 SYS 1/8, 2 NUMA nodes"
     assert (found.gpus[1].memory, found.gpus[1].bus) == (81559, "00000000:1B:00.0")
     assert found.gpus[0].nvlinks == (17, 18)
     assert found.nics[0].interfaces == ("ib0",)
     assert (found.nics[0].active, found.nics[0].rate) == (True, 400.0)
     assert found.nics[3].active is False
     host = found.host
-    assert (host.sockets, host.numa_nodes, host.virtual) == (2, 2, False)
-    assert (host.iommu, host.acs, host.topology_files) == (False, 1, ())
+    assert (host.numa_nodes, host.virtual) == (2, False)
+    assert (host.iommu, host.acs) == (False, 1)
     assert (host.interface, host.address) == ("eth0", "10.0.0.1")
     assert host.speeds == (("eth0", 25000),)
     assert host.settings == (("NCCL_DEBUG", "WARN"),)
     assert found.notes == ("GPU0 has 17 of 18 NVLinks active",)
-
-
-def test_there_is_a_command_for_every_answer():
-    assert set(ANSWERS) | {"p2p"} == set(COMMANDS)
-    assert all(question.command and question.about for question in COMMANDS.values())
 
 
 @pytest.mark.parametrize("without", sorted(set(ANSWERS) - {"topo_m"}))
@@ -224,11 +218,21 @@ def test_recorded_lists_of_gpus_are_read(name: str, names: list[str]):
     assert [gpu.mig for gpu in found.values()] == ([4] if "mig" in name else [0] * len(names))
 
 
+def test_nodes_that_differ_in_the_uuids_of_their_gpus_alone_share_one_topology():
+    listed = gpu_list(["NVIDIA H100"] * 8)
+    first = read({"topo_m": topo_m(H100), "gpu_list": listed})
+    other = read({"topo_m": topo_m(H100), "gpu_list": listed.replace("GPU-0", "GPU-f")})
+    lost = read({"topo_m": topo_m(H100), "gpu_list": gpu_list(["NVIDIA H100"] * 7)})
+    assert first is other
+    assert lost != first
+
+
 @OTHERS
 def test_recorded_nvlinks_and_p2p_are_read():
-    links = active_links((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
-    assert links == dict.fromkeys(range(8), (12, 12))
-    assert active_links((OUTPUTS / "nv_nvlink_l40s.txt").read_text()) == {}
+    links = link_speeds((OUTPUTS / "nv_nvlink_a100x8.txt").read_text())
+    assert list(links) == list(range(8))
+    assert all(len(speeds) == 12 and all(speeds.values()) for speeds in links.values())
+    assert not any(link_speeds((OUTPUTS / "nv_nvlink_l40s.txt").read_text()).values())
     assert p2p((OUTPUTS / "nv_p2p_l4x2_cns.txt").read_text()) == {("GPU0", "GPU1"): "CNS"}
     assert set((p2p((OUTPUTS / "nv_p2p_h100x8_ok.txt").read_text()) or {}).values()) == {"OK"}
 

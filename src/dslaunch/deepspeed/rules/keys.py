@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dslaunch.deepspeed import foreign, schema
+from dslaunch.deepspeed import other_programs, schema
+from dslaunch.deepspeed.other_programs import KeyAdvice
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path, path_text
@@ -92,7 +93,8 @@ def _folded(subject: Subject, found: list[tuple[Path, Remark]]) -> Iterator[Rema
 def _gpt_neox(subject: Subject) -> list[str]:
     """The keys by which this is a config of gpt-neox; none if it is not."""
     data = subject.document.data
-    names = [str(n) for n in data if foreign.plain(n) in foreign.GPT_NEOX]
+    known = other_programs.names("gpt_neox")
+    names = [str(name) for name in data if other_programs.normalized(name) in known]
     return names if len(names) >= MANY else []
 
 
@@ -189,10 +191,10 @@ def _meant(subject: Subject, path: Path) -> Meant | None:
     if successor:
         return Meant(f"the key is {successor}", subject.rename(path, successor))
     names = [n for n in subject.table.names(section) if not n.startswith(("<", "["))]
-    plain = foreign.plain(name)
+    plain = other_programs.normalized(name)
     if plain in names and plain != name:
         return Meant(f"did you mean {plain}?", subject.rename(path, plain))
-    known = foreign.advice(path, subject.table)
+    known = other_programs.advice(path, subject.table)
     if known:
         return _advised(subject, path, known, section)
     similar, ratio = closest(name, names)
@@ -206,12 +208,13 @@ def _misspelt_foreign(subject: Subject, path: Path) -> Meant | None:
     """What was meant by a misspelt name of another program's, at the top level."""
     if len(path) > 1:
         return None
-    similar, _ = closest(str(path[0]), list(foreign.at_top(foreign.plain(path[0]))))
-    known = foreign.advice((similar,), subject.table) if similar else None
+    letter = other_programs.normalized(path[0])[:1]
+    similar, _ = closest(str(path[0]), other_programs.with_letter(letter))
+    known = other_programs.advice((similar,), subject.table) if similar else None
     return Meant(known.fix) if known else None
 
 
-def _advised(subject: Subject, path: Path, known: foreign.Advice, section: str) -> Meant:
+def _advised(subject: Subject, path: Path, known: KeyAdvice, section: str) -> Meant:
     """An advice, with the edit where one key only has another name."""
     beside = known.target is not None and known.target in subject.table.names(section)
     edits = subject.rename(path, known.target) if beside and known.target else ()

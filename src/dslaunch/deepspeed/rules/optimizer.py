@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dslaunch.deepspeed import foreign
+from dslaunch.deepspeed import other_programs
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.rules.types import shown
+from dslaunch.deepspeed.schema import by_hand
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
@@ -16,79 +17,8 @@ SCHEDULES = "DeepSpeed 0.19.8, runtime/lr_schedules.py"
 TESTED = ("adam", "adamw", "adagrad", "lion", "muon")
 """What ZeRO takes without zero_allow_untested_optimizer (0.19.8, runtime/zero/utils.py)."""
 ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
-OF_TORCH = (
-    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon",
-    "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam",
-)  # fmt: skip
-"""torch 2.13, torch.optim; their names are taken in exactly this spelling."""
 TORCH = "torch 2.13, optim/lr_scheduler.py"
-SCHEDULERS_OF_TORCH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ChainedScheduler": (("schedulers",), ()),
-    "ConstantLR": ((), ("factor", "total_iters")),
-    "CosineAnnealingLR": (("T_max",), ("eta_min",)),
-    "CosineAnnealingWarmRestarts": (("T_0",), ("T_mult", "eta_min")),
-    "CyclicLR": (
-        ("base_lr", "max_lr"),
-        ("step_size_up", "step_size_down", "mode", "gamma", "scale_fn", "scale_mode",
-         "cycle_momentum", "base_momentum", "max_momentum"),
-    ),
-    "ExponentialLR": (("gamma",), ()),
-    "LRScheduler": ((), ()),
-    "LambdaLR": (("lr_lambda",), ()),
-    "LinearLR": ((), ("start_factor", "end_factor", "total_iters")),
-    "MultiStepLR": (("milestones",), ("gamma",)),
-    "MultiplicativeLR": (("lr_lambda",), ()),
-    "OneCycleLR": (
-        ("max_lr",),
-        ("total_steps", "epochs", "steps_per_epoch", "pct_start", "anneal_strategy",
-         "cycle_momentum", "base_momentum", "max_momentum", "div_factor", "final_div_factor",
-         "three_phase"),
-    ),
-    "PolynomialLR": ((), ("total_iters", "power")),
-    "ReduceLROnPlateau": (
-        (),
-        ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "eps"),
-    ),
-    "SequentialLR": (("schedulers", "milestones"), ()),
-    "StepLR": (("step_size",), ("gamma",)),
-}  # fmt: skip
-"""The names in torch.optim.lr_scheduler, with what each needs and what it takes."""
 NOT_FROM_JSON = ("ChainedScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR")
-COSINE = "use WarmupCosineLR, or torch's CosineAnnealingLR"
-DECAY = "use WarmupDecayLR, which goes down linearly to 0"
-SCHEDULERS_MEANT = {
-    **dict.fromkeys(
-        ("cosine", "cosinelr", "cosinedecay", "cosinedecaylr", "cosineannealing", "warmupcosine",
-         "cosinewithwarmup", "cosineschedule", "cosinewarmup", "cosinewarmuplr", "warmupcosinelr",
-         "cosineannealingwarmup", "cosinewithrestarts", "cosinescheduler", "warmupcosinedecaylr"),
-        COSINE,
-    ),
-    **dict.fromkeys(
-        ("linear", "lineardecay", "lineardecaylr", "warmuplinearlr", "linearwarmup", "warmuplinear",
-         "linearwithwarmup", "linearwarmuplr", "warmuplineardecaylr", "linearscheduler",
-         "warmupdecay", "decaylr"),
-        DECAY,
-    ),
-    **dict.fromkeys(
-        ("constant", "constantwithwarmup", "warmup", "warmupconstantlr", "constantlrwithwarmup",
-         "constantwarmup", "warmupscheduler"),
-        "use WarmupLR, which stays at warmup_max_lr",
-    ),
-    **dict.fromkeys(
-        ("warmupstabledecaylr", "warmupstabledecay", "wsd", "wsdlr", "inversesqrt",
-         "inversesqrtlr", "inversesquareroot", "trapezoidal", "noamlr", "noam"),
-        "DeepSpeed has none: make it in the script, and hand it to deepspeed.initialize",
-    ),
-    **dict.fromkeys(
-        ("polynomial", "polynomialdecay", "polynomialdecaylr", "poly", "polylr"),
-        "use torch's PolynomialLR",
-    ),
-    **dict.fromkeys(("exponential", "exponentialdecaylr"), "use torch's ExponentialLR"),
-    **dict.fromkeys(("step", "steplrscheduler"), "use torch's StepLR"),
-    "onecycle": "write OneCycle",
-    "lrrange": "use LRRangeTest",
-}  # fmt: skip
-"""What other programs call their schedules, and what is nearest to it here."""
 POSITIVE_SINCE = (0, 19, 6)
 """From here on a warm-up of 0 steps is refused; before, it was taken for 2."""
 
@@ -106,14 +36,14 @@ def optimizer(subject: Subject) -> Iterator[Remark]:
         )
         return
     own = subject.table.optimizers
-    if name.lower() not in own and name not in OF_TORCH:
+    if name.lower() not in own and name not in by_hand("torch")["optimizers"]:
         yield _unknown_optimizer(subject, name)
     yield from _parameters(subject, name)
     yield from _with_zero(subject, name.lower())
 
 
 def _unknown_optimizer(subject: Subject, name: str) -> Remark:
-    names = [*OF_TORCH, "Lamb", "Lion", "Muon"]
+    names = [*by_hand("torch")["optimizers"], "Lamb", "Lion", "Muon"]
     similar, ratio = closest(name, names)
     edits = subject.rewrite(("optimizer", "type"), similar) if similar and ratio >= 0.9 else ()
     if name.lower() in ONE_BIT:
@@ -155,9 +85,10 @@ def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
 def _parameter_meant(name: str, key: str, known: Iterable[str]) -> str:
     """What to do about a parameter that an optimizer or schedule does not have."""
     names = sorted(known)
-    meant = foreign.PARAMETERS.get(foreign.plain(key))
+    other = other_programs.normalized(key)
+    meant = other_programs.meanings("parameters").get(other)
     if meant in names:
-        note = foreign.PARAMETER_NOTES.get(foreign.plain(key))
+        note = other_programs.names("parameter_notes").get(other)
         return f"the parameter is {meant}" + (f", {note}" if note else "")
     similar, _ = closest(key, names)
     return f"did you mean {similar}?" if similar else f"{name} takes {', '.join(names)}"
@@ -239,15 +170,17 @@ def scheduler(subject: Subject) -> Iterator[Remark]:
 
 def _other_scheduler(subject: Subject, name: str) -> Iterator[Remark]:
     """A name that is not DeepSpeed's: torch's, or one at which the engine stops."""
-    if name in SCHEDULERS_OF_TORCH:
+    of_torch = by_hand("torch")["schedulers"]
+    if name in of_torch:
         yield from _of_torch(subject, name)
         return
     own = list(subject.table.schedulers)
     message = f"{shown(name)} is neither DeepSpeed's nor in torch.optim.lr_scheduler: DeepSpeed "
     message += "stops when the engine starts"
-    meant = SCHEDULERS_MEANT.get(name.lower().replace("_", "").replace("-", ""))
-    exact = next((each for each in (*own, *SCHEDULERS_OF_TORCH) if _alike(each, name)), None)
-    similar, _ = closest(name, [*own, *SCHEDULERS_OF_TORCH])
+    plain = name.lower().replace("_", "").replace("-", "")
+    meant = other_programs.meanings("schedulers").get(plain)
+    exact = next((each for each in (*own, *of_torch) if _alike(each, name)), None)
+    similar, _ = closest(name, [*own, *of_torch])
     if exact:
         message += ": the case of the letters counts"
         edits = subject.rewrite(("scheduler", "type"), exact)
@@ -266,7 +199,8 @@ def _alike(name: str, other: str) -> bool:
 
 def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
     """torch's schedulers: their parameters, and those that no JSON can make."""
-    needed, taken = SCHEDULERS_OF_TORCH[name]
+    parameters = by_hand("torch")["schedulers"][name]
+    needed, taken = parameters["needs"], parameters["takes"]
     params = subject.raw("scheduler.params")
     if name in NOT_FROM_JSON:
         message = f"{name} needs {needed[0]}, which JSON cannot hold: DeepSpeed stops"

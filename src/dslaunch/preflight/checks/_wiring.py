@@ -8,7 +8,7 @@ from dslaunch.preflight.check import Answers, Nodes, Question
 from dslaunch.preflight.checks import _nvidia as nvidia
 
 if TYPE_CHECKING:
-    from dslaunch.topology import Topology
+    from dslaunch.topology.model import Topology
 
 _TOP = "/sys/class/infiniband/*"
 _PORT = f"{_TOP}/ports/*"
@@ -32,7 +32,7 @@ def topology(a: Answers) -> Topology:
 
 
 def _topology(a: Answers) -> Topology:
-    from dslaunch.topology import read
+    from dslaunch.topology.reading import read
 
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
     for name, question in (
@@ -48,7 +48,9 @@ def _topology(a: Answers) -> Topology:
 def _ports(a: Answers) -> dict[str, str]:
     files = a.found(PORTS) or {}
     nets = (path.removesuffix("/mtu") for path in files if "/device/net/" in path)
-    lines = (f"{path}:{text}" for path, text in files.items() if "/ports/" in path)
+    # counters differ from node to node, and say nothing of the wiring
+    ports = {path: text for path, text in files.items() if "/ports/" in path}
+    lines = [f"{path}:{text}" for path, text in ports.items() if "/counters/" not in path]
     return {"ib": "\n".join(lines), "ib_net": "\n".join(nets)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from dslaunch.preflight.check import Answers, Check, UnansweredError, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
@@ -11,27 +12,12 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
 _LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
 
-Links = dict[int, float]
-"""GB/s by link; 0: inactive."""
-
-
-def links(text: str) -> dict[int, Links]:
-    """Read `nvidia-smi nvlink -s`, by GPU."""
-    found: dict[int, Links] = {}
-    index = None
-    for line in text.splitlines():
-        if link := _LINK.match(line):
-            if index is not None:
-                found[index][int(link[1])] = float(link[2] or 0)
-        elif gpu := _GPU.match(line):
-            index = int(gpu[1])
-            found[index] = {}
-    return found
-
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    text = a.value(nvidia.NVLINK)["out"]
-    found = links(text)
+    from dslaunch.topology.inventory import link_speeds, without_uuids
+
+    text = without_uuids(a.value(nvidia.NVLINK)["out"])
+    found = link_speeds(text)
     if not any(found.values()):
         yield from _without(a)
         return
@@ -58,6 +44,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
 
+@lru_cache(maxsize=64)
 def _damaged(text: str) -> bool:
     """Whether a line is neither a GPU nor a link, or has no end."""
     lines = [line for line in text.splitlines() if line.strip()]

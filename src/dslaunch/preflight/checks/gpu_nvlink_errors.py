@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
 from dslaunch.preflight.checks import _nvidia as nvidia
@@ -12,7 +13,8 @@ _GPU = re.compile(r"^GPU (\d{1,4}): ")
 _COUNTER = re.compile(r"^\s+Link (\d{1,3}): (Replay|Recovery|CRC) Errors: (\d{1,18})\s*$")
 
 
-def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
+@lru_cache(maxsize=64)
+def counters(text: str) -> Mapping[tuple[int, str], Mapping[int, int]]:
     """Read `nvidia-smi nvlink -e`: by GPU and kind, the errors of each link."""
     found: dict[tuple[int, str], dict[int, int]] = {}
     index = None
@@ -27,7 +29,9 @@ def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    found = counters(a.value(nvidia.NVLINK_ERRORS)["out"])
+    from dslaunch.topology.inventory import without_uuids
+
+    found = counters(without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"]))
     if not found:
         yield skipped("these GPUs or this driver do not tell")
         return

@@ -10,7 +10,7 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 
 if TYPE_CHECKING:
-    from dslaunch.topology import Topology
+    from dslaunch.topology.model import Topology
 
 TOLD = 3
 

@@ -13,7 +13,7 @@ ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    from dslaunch.topology import compare
+    from dslaunch.topology.comparison import compare
 
     known = wiring.topologies(nodes)
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
