@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING, Any
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, exports, wrapped
-from dslaunch.render import attendance, supervised
+from dslaunch.launch.launchers import starts_python
+from dslaunch.render import supervised
 from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
 from dslaunch.render.containers import Entry, container_notes, entry
 from dslaunch.render.directives import PARTS, directives, step_tasks
-from dslaunch.render.job_verdict import verdict_lines
 from dslaunch.render.node_text import Group, Notice, Seat, node_text
+from dslaunch.render.script_functions import (
+    DECLARED,
+    run_functions,
+    task_functions,
+    verdict_lines,
+)
 from dslaunch.render.templates import render
 from dslaunch.terminal import one_line
 
@@ -72,7 +78,7 @@ def values(batch: Batch, groups: tuple[Group, ...]) -> dict[str, Any]:
         "master_suffix": slurm.master_suffix,
         "master_port": batch.port or "$((15000 + SLURM_JOB_ID % 10000))",
         "container": _entry(batch),
-        "functions": attendance.FUNCTIONS,
+        "functions": "\n" + run_functions(signal=signal_name(slurm) is not None),
         "parts": parts,
         "step": _step(batch, groups, parts) if how is None else supervised.run_command(batch, how),
         "supervised": None if how is None else supervised.values(batch, how),
@@ -176,15 +182,15 @@ def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
     suffix = batch.slurm.master_suffix
     seats = [Seat(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
     texts = [node_text(seat, notice) for seat in seats]
-    functions = attendance.ON_NODES.strip("\n")
+    functions = task_functions(signal=signal is not None, python=starts_python(batch.launch.job))
     task = "rank" if batch.launch.launcher.task_per_rank else "node"
     if len(texts) == 1:
-        text = f"{functions}\n\n{texts[0]}"
-        yield _part(f"on_each_{task}", f"Every {task} runs this", attendance.DECLARED, text)
+        text = f"{functions}\n{texts[0]}"
+        yield _part(f"on_each_{task}", f"Every {task} runs this", DECLARED, text)
         return
     common = _common_beginning(texts)
-    text = f"{functions}\n\n{common}"
-    yield _part("on_all", f"Every {task} begins so", attendance.DECLARED, text)
+    text = f"{functions}\n{common}"
+    yield _part("on_all", f"Every {task} begins so", DECLARED, text)
     for number, text in enumerate(texts):
         rest = text.removeprefix(common).lstrip("\n")
         who = f"Every {task} of component {number} goes on so"
