@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
@@ -31,9 +31,6 @@ from dslaunch.render.script_functions import (
 )
 from dslaunch.render.templates import render
 from dslaunch.terminal import one_line
-
-if TYPE_CHECKING:
-    from dslaunch.cluster.model import Placement
 
 TEMPLATE = "sbatch.sh.j2"
 LAST_ONES_WAIT = 300
@@ -99,9 +96,11 @@ def notes(batch: Batch) -> Iterator[str]:
     if whole_nodes:
         if not {"mem", "mem_per_cpu", "mem_per_gpu"} & options.keys():
             yield "whole nodes without `slurm.mem`: memory is the site's default; `mem: 0` is all"
-        if slurm.gpus != "none" and any(_few_of(p) for p in batch.launch.placements):
+        fewer = any(len(p.slots) < len(p.node.slots) for p in batch.launch.placements)
+        if slurm.gpus != "none" and fewer:
             yield "whole nodes are reserved, and not all of their GPUs are asked for"
-    if slurm.gpus != "none" and any(_few(p) for p in batch.launch.placements):
+    chosen = any(p.slots != tuple(range(len(p.slots))) for p in batch.launch.placements)
+    if slurm.gpus != "none" and chosen:
         yield "SLURM chooses which GPUs of a node the job gets; only their number is asked for"
     if "time" not in options:
         yield "without `slurm.time` the partition's default limit holds"
@@ -109,15 +108,6 @@ def notes(batch: Batch) -> Iterator[str]:
     if batch.launch.job.secrets:
         names = ", ".join(secret.name for secret in job.secrets)
         yield f"secrets are handed on by sbatch's environment, not by the script: {names}"
-
-
-def _few_of(placement: Placement) -> bool:
-    """Whether fewer GPUs of a node are used than the cluster file says it has."""
-    return len(placement.slots) < len(placement.node.slots)
-
-
-def _few(placement: Placement) -> bool:
-    return placement.slots != tuple(range(len(placement.slots)))
 
 
 # ---------------------------------------------------------------- what cannot be
@@ -273,7 +263,6 @@ def _origin(origin: Origin | None) -> Origin | None:
 
 def _title(batch: Batch, groups: tuple[Group, ...]) -> str:
     kinds = " + ".join(f"{g.nodes} x {g.slots}" for g in groups)
-    count = (
-        f"{kinds} ranks" if len(groups) > 1 or groups[0].nodes > 1 else f"{groups[0].slots} ranks"
-    )
-    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count}"
+    one_node = len(groups) == 1 and groups[0].nodes == 1
+    count = str(groups[0].slots) if one_node else kinds
+    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count} ranks"
