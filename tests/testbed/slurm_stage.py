@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import SIGINT
 
-from dslaunch.render.job_verdict import SUFFIX
+from dslaunch.render.script_functions import VERDICT_SUFFIX
 from tests.testbed.scheduler import PROGRAM, Site, until
 from tests.testbed.slurm_scenarios import RUNNING
 from tests.testbed.vcluster import CONTROL
@@ -138,7 +138,7 @@ class Stage(Site):
 
     def has_verdict(self) -> bool:
         """Whether a job here has written how it ended."""
-        written = (json.loads(file.read_text()) for file in self.here.glob(f"*{SUFFIX}"))
+        written = (json.loads(file.read_text()) for file in self.here.glob(f"*{VERDICT_SUFFIX}"))
         return any(verdict["ended"] is not None for verdict in written)
 
     # ------------------------------------------------------------ scenes

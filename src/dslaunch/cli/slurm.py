@@ -180,7 +180,7 @@ def make_batch(
     from dslaunch.render.launch import Launch
     from dslaunch.run.ds_config import config_errors, refuse, warnings
     from dslaunch.run.prepare import code_of, localise_config
-    from dslaunch.slurm.effective import effective, unusable
+    from dslaunch.slurm.directive_settings import apply_directives, unusable
     from dslaunch.slurm.settings import overridden
 
     cluster = asked.cluster
@@ -199,7 +199,7 @@ def make_batch(
         ui.say(f"note: {why}")
     if chosen.nodes is not None:
         wanted = replace(wanted, nodes=None)
-    wanted = effective(wanted)
+    wanted = apply_directives(wanted)
     return Batch(
         Launch(cluster.name, allocation, job, replace(decided, files=files)),
         wanted,

@@ -156,7 +156,7 @@ class Slurm:
     directives: tuple[str, ...] = ()
     """More `#SBATCH` options, verbatim."""
     displaced: tuple[str, ...] = ()
-    """The options of sbatch that `directives` have instead of ours (`slurm.effective`)."""
+    """The options of sbatch that `directives` have instead of ours (`slurm.directive_settings`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 DEVICES = (
-    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
-    *("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"),
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
 )
 """What SLURM says of a task's accelerators (SchedMD/slurm 25.05, src/plugins/gres/gpu)."""
 PREFIXES = ("SLURM", "PMI")
@@ -156,7 +159,9 @@ def _apptainer(container: Container, names: tuple[str, ...]) -> Entry:
     prefix = program.upper()
     gpu = {"nvidia": ["--nv"], "rocm": ["--rocm"], "none": []}[container.gpu or "nvidia"]
     command: tuple[Word, ...] = (
-        *(program, "exec", *gpu),
+        program,
+        "exec",
+        *gpu,
         *(f"--bind={_bind(mount)}" for mount in _mounts(container)),
         *container.options,
         container.image,
@@ -213,7 +218,8 @@ def _shifter(container: Container, names: tuple[str, ...]) -> Entry:
     del names
     modules = {"nvidia": ["--module=gpu"], "none": ["--module=none"]}
     words = (
-        *("shifter", f"--image={container.image}"),
+        "shifter",
+        f"--image={container.image}",
         *(f"--volume={mount.colons}" for mount in _mounts(container)),
         *(modules[container.gpu] if container.gpu else []),
         *container.options,
@@ -231,7 +237,11 @@ def _podman(container: Container, names: tuple[str, ...]) -> Entry:
     amd = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups")
     gpu = {"nvidia": ("--gpu",), "rocm": amd}.get(container.gpu or "", ())
     words = (
-        *("podman-hpc", "run", "--rm", "--network=host", "--ipc=host"),
+        "podman-hpc",
+        "run",
+        "--rm",
+        "--network=host",
+        "--ipc=host",
         *(f"--env={prefix}*" for prefix in PREFIXES),
         *(f"--env={name}" for name in (*names, *DEVICES)),
         *gpu,

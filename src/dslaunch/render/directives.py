@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import fold
@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Slurm
 
 PLAIN = re.compile(r"[\w@%+=:,./\[\]*^-]+", re.ASCII).fullmatch
+OF_THE_JOB = ("error", "comment", "wckey", "mail_type", "mail_user", "array", "dependency")
+PLACES = (
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "reservation",
+    "constraint",
+    "switches",
+    "licenses",
+    "segment",
+)
+"""Options that say where and for how long a component of the job runs."""
 PARTS = ("cpus_per_task", "cpus_per_gpu", "mem", "mem_per_cpu", "mem_per_gpu")
 """Options that ask for a part of a node."""
 LONGEST_DIRECTIVE = 8000
@@ -53,9 +66,7 @@ def _for_the_job(batch: Batch, options: dict[str, str]) -> Iterator[tuple[str, s
     if "chdir" in options or workdir.startswith("/"):
         yield "chdir", options.get("chdir", workdir)
     yield "output", output_pattern(slurm)
-    for name in ("error", "comment", "wckey", "mail_type", "mail_user", "array", "dependency"):
-        if name in options:
-            yield name.replace("_", "-"), options[name]
+    yield from _set(OF_THE_JOB, options)
     if slurm.requeue:
         yield "requeue", None
     if slurm.requeue != 0:
@@ -72,25 +83,11 @@ def _for_the_group(
     batch: Batch, group: Group, options: dict[str, str]
 ) -> Iterator[tuple[str, str | None]]:
     slurm = batch.slurm
-    for name in (
-        "partition",
-        "account",
-        "qos",
-        "time",
-        "reservation",
-        "constraint",
-        "switches",
-        "licenses",
-        "segment",
-    ):
-        if name in options:
-            yield name, options[name]
+    yield from _set(PLACES, options)
     yield "nodes", slurm.nodes or str(group.nodes)
     yield "ntasks-per-node", str(group.tasks(batch.launch.launcher))
     yield from _resources(batch.slurm, group, options.get("gres"))
-    for name in PARTS:
-        if name in options:
-            yield name.replace("_", "-"), options[name]
+    yield from _set(PARTS, options)
     whole = slurm.exclusive or ("false" if set(PARTS) & options.keys() else "true")
     if "tmp" in options:
         yield "tmp", options["tmp"]
@@ -99,6 +96,11 @@ def _for_the_group(
     wanted = fold(p.node.host for p in group.members) if batch.pinned else ""
     yield from _hosts("nodelist", options.get("nodelist"), wanted)
     yield from _hosts("exclude", options.get("exclude"), fold(batch.excluded))
+
+
+def _set(names: tuple[str, ...], options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Those of some options that are set."""
+    return ((name.replace("_", "-"), options[name]) for name in names if name in options)
 
 
 def output_pattern(slurm: Slurm) -> str:

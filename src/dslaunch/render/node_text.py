@@ -142,7 +142,7 @@ def _prepared_for(notice: Notice, launcher: Launcher) -> list[str]:
 
 
 def _attended(command: Command, notice: Notice | None) -> list[str]:
-    """Run the command by the script's functions (see `attendance`), and end with its exit code.
+    """Run the command by the functions of `script_functions`, and end with its exit code.
 
     Ranks alone get the notice, and only those that handle it take notice. Launchers must not:
     torch's would give its ranks 30 seconds and kill them (torch 2.13,

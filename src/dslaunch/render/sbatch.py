@@ -12,22 +12,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dslaunch import __version__ as VERSION
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, exports, wrapped
-from dslaunch.render import attendance, supervised
+from dslaunch.launch.launchers import starts_python
+from dslaunch.render import supervised
 from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
 from dslaunch.render.containers import Entry, container_notes, entry
 from dslaunch.render.directives import PARTS, directives, step_tasks
-from dslaunch.render.job_verdict import verdict_lines
 from dslaunch.render.node_text import Group, Notice, Seat, node_text
+from dslaunch.render.script_functions import (
+    DECLARED,
+    run_functions,
+    task_functions,
+    verdict_lines,
+)
 from dslaunch.render.templates import render
 from dslaunch.terminal import one_line
-
-if TYPE_CHECKING:
-    from dslaunch.cluster.model import Placement
 
 TEMPLATE = "sbatch.sh.j2"
 LAST_ONES_WAIT = 300
@@ -72,7 +75,7 @@ def values(batch: Batch, groups: tuple[Group, ...]) -> dict[str, Any]:
         "master_suffix": slurm.master_suffix,
         "master_port": batch.port or "$((15000 + SLURM_JOB_ID % 10000))",
         "container": _entry(batch),
-        "functions": attendance.FUNCTIONS,
+        "functions": "\n" + run_functions(signal=signal_name(slurm) is not None),
         "parts": parts,
         "step": _step(batch, groups, parts) if how is None else supervised.run_command(batch, how),
         "supervised": None if how is None else supervised.values(batch, how),
@@ -93,9 +96,11 @@ def notes(batch: Batch) -> Iterator[str]:
     if whole_nodes:
         if not {"mem", "mem_per_cpu", "mem_per_gpu"} & options.keys():
             yield "whole nodes without `slurm.mem`: memory is the site's default; `mem: 0` is all"
-        if slurm.gpus != "none" and any(_few_of(p) for p in batch.launch.placements):
+        fewer = any(len(p.slots) < len(p.node.slots) for p in batch.launch.placements)
+        if slurm.gpus != "none" and fewer:
             yield "whole nodes are reserved, and not all of their GPUs are asked for"
-    if slurm.gpus != "none" and any(_few(p) for p in batch.launch.placements):
+    chosen = any(p.slots != tuple(range(len(p.slots))) for p in batch.launch.placements)
+    if slurm.gpus != "none" and chosen:
         yield "SLURM chooses which GPUs of a node the job gets; only their number is asked for"
     if "time" not in options:
         yield "without `slurm.time` the partition's default limit holds"
@@ -103,15 +108,6 @@ def notes(batch: Batch) -> Iterator[str]:
     if batch.launch.job.secrets:
         names = ", ".join(secret.name for secret in job.secrets)
         yield f"secrets are handed on by sbatch's environment, not by the script: {names}"
-
-
-def _few_of(placement: Placement) -> bool:
-    """Whether fewer GPUs of a node are used than the cluster file says it has."""
-    return len(placement.slots) < len(placement.node.slots)
-
-
-def _few(placement: Placement) -> bool:
-    return placement.slots != tuple(range(len(placement.slots)))
 
 
 # ---------------------------------------------------------------- what cannot be
@@ -176,15 +172,15 @@ def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
     suffix = batch.slurm.master_suffix
     seats = [Seat(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
     texts = [node_text(seat, notice) for seat in seats]
-    functions = attendance.ON_NODES.strip("\n")
+    functions = task_functions(signal=signal is not None, python=starts_python(batch.launch.job))
     task = "rank" if batch.launch.launcher.task_per_rank else "node"
     if len(texts) == 1:
-        text = f"{functions}\n\n{texts[0]}"
-        yield _part(f"on_each_{task}", f"Every {task} runs this", attendance.DECLARED, text)
+        text = f"{functions}\n{texts[0]}"
+        yield _part(f"on_each_{task}", f"Every {task} runs this", DECLARED, text)
         return
     common = _common_beginning(texts)
-    text = f"{functions}\n\n{common}"
-    yield _part("on_all", f"Every {task} begins so", attendance.DECLARED, text)
+    text = f"{functions}\n{common}"
+    yield _part("on_all", f"Every {task} begins so", DECLARED, text)
     for number, text in enumerate(texts):
         rest = text.removeprefix(common).lstrip("\n")
         who = f"Every {task} of component {number} goes on so"
@@ -267,7 +263,6 @@ def _origin(origin: Origin | None) -> Origin | None:
 
 def _title(batch: Batch, groups: tuple[Group, ...]) -> str:
     kinds = " + ".join(f"{g.nodes} x {g.slots}" for g in groups)
-    count = (
-        f"{kinds} ranks" if len(groups) > 1 or groups[0].nodes > 1 else f"{groups[0].slots} ranks"
-    )
-    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count}"
+    one_node = len(groups) == 1 and groups[0].nodes == 1
+    count = str(groups[0].slots) if one_node else kinds
+    return f"{batch.launch.cluster}: {batch.launch.job.launcher}, {count} ranks"

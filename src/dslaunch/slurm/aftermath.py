@@ -13,7 +13,7 @@ from dslaunch.errors import DslaunchError
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
-from dslaunch.slurm.states import JobInfo, fields_of, moment, whole_number
+from dslaunch.slurm.states import JobInfo, moment, whole_number
 from dslaunch.slurm.verdict import PROLOG_REASON, Account, Aftermath
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def aftermath(
     found out stays unknown: never raises DslaunchError. `wait`: see `waits_for_accounting`."""
     try:
         if info.state == "NODE_FAIL" and info.nodes:
-            return Aftermath(down=_folded(client.down(info.nodes)))
+            states = {
+                name: node.get("State", "") for name, node in client.nodes(info.nodes).items()
+            }
+            down = [name for name, state in states.items() if "DOWN" in state or "*" in state]
+            return Aftermath(down=_folded(down))
         if info.state == "CANCELLED":
             began = observed != Observed()
             prolog = "" if began or not info.nodes else _prolog(client, info)
@@ -95,7 +99,7 @@ def _memory(client: Client, info: JobInfo, layout: Layout) -> MemoryExceeded | N
     """The step that was out of memory, and the node and task with the most memory in it."""
     found = [
         _step(name, node, task, size, layout)
-        for name, state, began, node, task, size in _sacct(client, info, STEPS, "--duplicates")
+        for name, state, began, node, task, size in _steps(client, info)
         if name.startswith(f"{info.job}.")
         and state.startswith("OUT_OF_ME")
         and _is_within(info, began)
@@ -131,29 +135,21 @@ def _bytes(text: str) -> int | None:
     return int(found[1]) * 1024 ** _UNITS[found[2]] if found else None
 
 
-def _sacct(client: Client, info: JobInfo, fields: str, *options: str) -> list[list[str]]:
-    """The rows of a job; none: there is no accounting, or it does not answer."""
-    cluster = (f"--clusters={info.cluster}",) if info.cluster else ()
-    command = [
-        *("sacct", "--noheader", "--parsable2", *options, *cluster),
-        *(f"--jobs={info.job}", f"--format={fields}"),
-    ]
-    done = client.run(command, "", client.asking)
+def _steps(client: Client, info: JobInfo) -> list[list[str]]:
+    """The rows of a job's steps; none: there is no accounting, or it does not answer."""
+    done = client.sacct(info.job, info.cluster, STEPS)
     if done.code:
         return []
     rows = [line.split("|") for line in done.out.splitlines()]
-    return [cells for cells in rows if len(cells) == fields.count(",") + 1]
+    return [cells for cells in rows if len(cells) == STEPS.count(",") + 1]
 
 
 def _prolog(client: Client, info: JobInfo) -> str:
     """The nodes of a job that were drained for their prolog when it ended, folded."""
-    command = ["scontrol", "--oneliner", "show", "node", info.nodes]
-    done = client.run(command, "", client.asking)
-    nodes = map(fields_of, done.out.splitlines())
     return _folded(
-        fields["NodeName"]
-        for fields in nodes
-        if "NodeName" in fields and _drained_for_prolog(fields.get("Reason", ""), info.ended)
+        name
+        for name, node in client.nodes(info.nodes).items()
+        if _drained_for_prolog(node.get("Reason", ""), info.ended)
     )
 
 

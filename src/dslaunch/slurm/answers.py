@@ -32,14 +32,13 @@ class InvalidAnswer(ValueError):
 
 # ---------------------------------------------------------------- squeue, columns
 
-COLUMNS: Mapping[str, int] = {
-    "jobid": 12, "arrayjobid": 12, "arraytaskid": 80, "hetjobid": 12, "hetjoboffset": 12,
-    "state": 32, "exit_code": 12, "restartcnt": 12, "submittime": 16, "starttime": 16,
-    "endtime": 16, "userid": 12, "batchhost": 80, "reason": 160, "nodelist": 2048,
-    "command": 64, "stdout": 1024, "stderr": 1024, "name": 1024, "username": 64,
-}  # fmt: skip
+FORMAT = (
+    "jobid:12,arrayjobid:12,arraytaskid:80,hetjobid:12,hetjoboffset:12,state:32,exit_code:12,"
+    "restartcnt:12,submittime:16,starttime:16,endtime:16,userid:12,batchhost:80,reason:160,"
+    "nodelist:2048,command:64,stdout:1024,stderr:1024,name:1024,username:64"
+)
 """Fields of `squeue --Format` and their widths in bytes; SLURM cuts what is longer."""
-FORMAT = ",".join(f"{name}:{width}" for name, width in COLUMNS.items())
+COLUMNS = {name: int(width) for name, width in (c.split(":") for c in FORMAT.split(","))}
 _ROW = sum(COLUMNS.values()) + len("\n")
 
 

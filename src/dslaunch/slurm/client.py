@@ -26,7 +26,7 @@ from dslaunch.slurm.refusal import Refusal, read_said, why_refused
 from dslaunch.slurm.states import FINAL, GONE, JobInfo, fields_of
 
 _log = log.Log(__name__)
-PATIENCE = 60.0
+COMMAND_TIMEOUT = 60.0
 """Seconds for one command; SLURM's own give up sooner (slurm.conf, MessageTimeout)."""
 FIRST_WITH_JSON = (23, 2)
 """The release since which `squeue --json` obeys `--jobs` (src/squeue/squeue.c)."""
@@ -61,9 +61,13 @@ def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> 
     began = time.monotonic()
     try:
         done = subprocess.run(
-            argv, input=stdin.encode("utf-8", "surrogateescape"), env=dict(environ),
-            capture_output=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
+            argv,
+            input=stdin.encode("utf-8", "surrogateescape"),
+            env=dict(environ),
+            capture_output=True,
+            timeout=COMMAND_TIMEOUT,
+            check=False,
+        )
     except FileNotFoundError:
         raise ToolMissingError(
             f"{argv[0]} is not here", hint="call it where SLURM's commands are, on a login node"
@@ -72,9 +76,8 @@ def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> 
         words = f"{argv[0]} cannot be started: {error.strerror}"
         raise UnknownNow(Failure.BUSY, words) from None
     except subprocess.TimeoutExpired:
-        raise UnknownNow(
-            Failure.TIMEOUT, f"{argv[0]} did not answer within {PATIENCE:.0f} s"
-        ) from None
+        words = f"{argv[0]} did not answer within {COMMAND_TIMEOUT:.0f} s"
+        raise UnknownNow(Failure.TIMEOUT, words) from None
     seconds = time.monotonic() - began
     _log.info("ran", argv=argv, code=done.returncode, seconds=seconds)
     # not as text: the columns of squeue are counted in bytes, and newlines may not change
@@ -191,14 +194,11 @@ class Client:
             self.release.has_json = (int(said[1]), int(said[2])) >= FIRST_WITH_JSON
         return self.release.has_json
 
-    def down(self, nodes: str) -> tuple[str, ...]:
-        """Which of the nodes, folded, SLURM takes for down."""
-        done = self.run(["scontrol", "--oneliner", "show", "node", nodes], "", self.asking)
-        found = map(fields_of, done.out.splitlines())
-        states = {
-            fields["NodeName"]: fields.get("State", "") for fields in found if "NodeName" in fields
-        }
-        return tuple(name for name, state in states.items() if "DOWN" in state or "*" in state)
+    def nodes(self, folded: str) -> dict[str, dict[str, str]]:
+        """What SLURM says of nodes, by their names; empty where it does not answer."""
+        done = self.run(["scontrol", "--oneliner", "show", "node", folded], "", self.asking)
+        records = map(fields_of, done.out.splitlines())
+        return {record["NodeName"]: record for record in records if "NodeName" in record}
 
     def cancel(self, job: JobId, *, signal: str | None = None) -> None:
         """End a job, or signal its steps. Raises UnknownNow where it cannot be told whose job has
@@ -227,13 +227,9 @@ class Client:
     def _all_starts(self, job: JobId) -> tuple[JobInfo, ...]:
         """Every start of whatever job that has or had the number. Raises UnknownNow."""
         delimiter = f"\x1f{secrets.token_hex(4)}\x1f"
-        command = [
-            *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
-            *(*_of(job), f"--jobs={job.number}", f"--delimiter={delimiter}"),
-            f"--format={ACCOUNTING}",
-        ]
+        options = ("--allocations", f"--delimiter={delimiter}")
         try:
-            done = self.run(command, "", self.asking)
+            done = self.sacct(job.number, job.cluster, ACCOUNTING, *options)
         except ToolMissingError:
             return ()
         if without_accounting(done.err):
@@ -244,6 +240,12 @@ class Client:
             return parse_accounting(done.out, delimiter)
         except InvalidAnswer as error:
             raise UnknownNow(Failure.CUT_ANSWER, str(error)) from None
+
+    def sacct(self, number: str, cluster: str, fields: str, *options: str) -> Done:
+        """Ask the accounting about every start of a job. Raises ToolMissingError, UnknownNow."""
+        of_cluster = [f"--clusters={cluster}"] if cluster else []
+        command = ["sacct", "--noheader", "--parsable2", "--duplicates", *options, *of_cluster]
+        return self.run([*command, f"--jobs={number}", f"--format={fields}"], "", self.asking)
 
     @property
     def asking(self) -> dict[str, str]:

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from dslaunch.cluster.sbatch_options import OTHER_NAMES
 from dslaunch.run.secret import Secret
-from dslaunch.slurm.effective import GPU_OPTIONS, Given, asks_for_gpus, excluded_by, given_in
+from dslaunch.slurm.directive_settings import (
+    GPU_OPTIONS,
+    asks_for_gpus,
+    excluded_by,
+    options_in,
+)
+from dslaunch.slurm.grammar import Option
 from dslaunch.transport.srun import CONFIGURING
 
 BLOCKING = "SBATCH_WAIT"
@@ -52,23 +58,21 @@ def _beaten(name: str, said: frozenset[str]) -> bool:
 
 def _said_by(script: str) -> frozenset[str]:
     """The options that a script gives, and those that exclude them."""
-    given = _given_by(script)
-    names = {name for one in given for name in excluded_by(one.name)}
-    if any(asks_for_gpus(one) for one in given):
+    options = _options_of(script)
+    names = {name for option in options for name in excluded_by(option.name)}
+    if any(asks_for_gpus(option) for option in options):
         names |= GPU_OPTIONS
     return frozenset(names)
 
 
-def _given_by(script: str) -> list[Given]:
-    return [one for text in _DIRECTIVE.findall(script) for one in given_in(text)]
+def _options_of(script: str) -> list[Option]:
+    return [option for text in _DIRECTIVE.findall(script) for option in options_in(text)]
 
 
 def withheld(names: Iterable[str], script: str, environ: Mapping[str, str]) -> str | None:
     """What keeps variables of sbatch's environment from the job: an option, or a variable of
     sbatch's; None: nothing does."""
-    found: dict[str, str] = {}
-    for one in _given_by(script):
-        found[one.name] = one.value or ""
+    found = {option.name: option.text for option in _options_of(script)}
     if "export-file" in found:
         return f"--export-file={found['export-file']}"
     if "export" in found:

@@ -51,14 +51,14 @@ _PATTERNS: tuple[tuple[str, Failure], ...] = (
     (r"standby mode", Failure.STANDBY),
     (r"[Rr]ate.?limit|RPC limit exceeded", Failure.RATE_LIMIT),
     (r"slurmdbd|slurm_persist_conn|database", Failure.ACCOUNTING),
-    (r"can't be reached now, or it is an invalid entry|[Cc]luster .* (?:not|invalid)",
-     Failure.NO_CLUSTER),
+    (r"can't be reached now, or it is an invalid entry", Failure.NO_CLUSTER),
+    (r"[Cc]luster .* (?:not|invalid)", Failure.NO_CLUSTER),
     (r"configuration source|Unable to process configuration", Failure.NO_SLURM),
     (r"timed out", Failure.TIMEOUT),
     (r"Resource temporarily unavailable|too busy|try again", Failure.BUSY),
-    (r"Unable to contact|[Cc]onnection refused|Zero Bytes|Unable to establish|connect failure"
-     r"|[Cc]ommunication|[Nn]o route to host|Unable to connect", Failure.NO_CONTACT),
-)  # fmt: skip
+    (r"Unable to (?:contact|establish|connect)|connect failure", Failure.NO_CONTACT),
+    (r"[Cc]onnection refused|Zero Bytes|[Cc]ommunication|[Nn]o route to host", Failure.NO_CONTACT),
+)
 _FORGOTTEN = re.compile(r"Invalid job id specified|Invalid job id\b")
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -104,10 +104,12 @@ class Following:
             self.job = job
             self.note(job)
         found = (*found, *self._forgotten(found))
-        for info in found or [self.jobs.get(self.job.number, gone(self.job.number))]:
-            known = info if found else (info if info.over else gone(self.job.number))
-            self.jobs[known.job] = known
-            self._note(known)
+        if not found:
+            known = self.jobs.get(self.job.number)
+            found = (known if known and known.over else gone(self.job.number),)
+        for info in found:
+            self.jobs[info.job] = info
+            self._note(info)
 
     def _tell_unknown(self, error: UnknownNow | ToolMissingError) -> None:
         """Say it once, when the reason changes, and when it has lasted long."""
@@ -128,20 +130,24 @@ class Following:
 
     def verdicts(self, after: Mapping[str, Aftermath], own_uid: int) -> tuple[Verdict, ...]:
         """How each job, task or component ended; `after` by the job's number."""
-        return tuple(
-            self._verdict(info, after.get(info.job, Aftermath()), own_uid)
-            for info in self.jobs.values()
-        )
+        found = []
+        for info in self.jobs.values():
+            stream = self.stream_of(info)
+            verdict = decide(
+                info,
+                observed=self.observed(info),
+                root=stream.root if stream else None,
+                after=after.get(info.job, Aftermath()),
+                own_uid=own_uid,
+            )
+            found.append(verdict)
+        return tuple(found)
 
-    def _verdict(self, info: JobInfo, after: Aftermath, own_uid: int) -> Verdict:
+    def replay(self, info: JobInfo, lines: Iterable[str]) -> None:
+        """Take lines that the job kept of its output, where the output itself is not here."""
         stream = self.stream_of(info)
-        return decide(
-            info,
-            observed=self.observed(info),
-            root=stream.root if stream else None,
-            after=after,
-            own_uid=own_uid,
-        )
+        if stream is not None and not stream.tail.seen and stream.far is None:
+            stream.replay(lines)
 
     def observed(self, info: JobInfo) -> Observed:
         """What the output says of a job's last start."""

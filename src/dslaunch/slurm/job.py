@@ -89,11 +89,17 @@ def verdicts(following: Following, made: Submitted) -> tuple[Verdict, ...]:
     for number, info in list(following.jobs.items()):
         written = _written(info, made)
         following.jobs[number] = completed(info, written)
-        _replay(following, following.jobs[number], written)
+        if written is not None:
+            following.replay(following.jobs[number], written.evidence)
     wait = waits_for_accounting()
     after = {
         number: aftermath(
-            following.client, following.job, info, following.observed(info), made.layout, wait
+            following.client,
+            following.job,
+            info,
+            observed=following.observed(info),
+            layout=made.layout,
+            wait=wait,
         )
         for number, info in following.jobs.items()
     }
@@ -106,14 +112,6 @@ def _written(info: JobInfo, made: Submitted) -> Written | None:
     if not output or "%" in output or info.component:
         return None
     return read_written(output, job=info.job, submitted=made.job.submitted)
-
-
-def _replay(following: Following, info: JobInfo, written: Written | None) -> None:
-    """Take the evidence that the job kept, where its output is not here."""
-    stream = following.stream_of(info)
-    if written is None or stream is None or stream.tail.seen or stream.far is not None:
-        return
-    stream.replay(written.evidence)
 
 
 # ---------------------------------------------------------------- the same, later
@@ -222,6 +220,11 @@ def following_of(
 ) -> Following:
     """What follows a submitted job."""
     return Following(
-        client, made.job, made.layout, watch, tell, output=made.output,
+        client=client,
+        job=made.job,
+        layout=made.layout,
+        watch=watch,
+        tell=tell,
+        output=made.output,
         note=lambda job: note_seen(made.directory, job),
-    )  # fmt: skip
+    )

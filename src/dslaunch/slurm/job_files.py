@@ -1,7 +1,7 @@
 """What a job has written of itself beside its output, validated.
 
-- `OUTPUT.verdict.json`, by the shell (`render/job_verdict.py`), also where the node has no Python
-  or the run was killed; so it holds little.
+- `OUTPUT.verdict.json`, by the shell (`render/script_functions.py`), also where the node has no
+  Python or the run was killed; so it holds little.
 - `OUTPUT.run.json`, by the run in a supervised job: the root cause, last lines and stacks.
 
 The directory may be shared with others, and the job's own programs could have written the files:
@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from dslaunch.protocol.values import Count, Sent, Several, Table, parse
-from dslaunch.render.job_verdict import LINES_KEPT, SUFFIX
+from dslaunch.render.script_functions import LINES_KEPT, VERDICT_SUFFIX
 from dslaunch.render.supervised import RESULT_SUFFIX
 from dslaunch.run.local import read_outcome
 from dslaunch.run.outcome import Outcome
@@ -90,7 +90,7 @@ def _read(path: str, most: int, parsed: Callable[[bytes], Value]) -> Value | Non
 def read_written(output: str, *, job: str, submitted: int | None) -> Written | None:
     """Return what a job has written beside its output; None: nothing that can be believed, also
     what is about another job, or of before the submission."""
-    path = f"{output}{SUFFIX}"
+    path = f"{output}{VERDICT_SUFFIX}"
     written = _read(path, LARGEST, lambda text: parse(_WRITTEN, json.loads(text)))
     if written is None:
         return None

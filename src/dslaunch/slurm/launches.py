@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dslaunch.cluster.sbatch_options import named
 from dslaunch.slurm.grammar import (
     ACCELERATE,
     DEEPSPEED,
@@ -38,13 +39,9 @@ GRAMMARS = {
 }
 LAUNCHERS = frozenset(GRAMMARS) - {"python"}
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
-NOT_STARTING = frozenset(
-    (
-        *("alias", "cd", "command", "conda", "cp", "declare", "echo", "exit", "export", "for"),
-        *("grep", "kill", "local", "ls", "mkdir", "module", "pip", "printf", "readonly", "rm"),
-        *("select", "set", "source", "test", "trap", "type", "typeset", "unset", "which"),
-        *(":", "[", "[[", "."),
-    )
+NOT_STARTING = named(
+    "alias cd command conda cp declare echo exit export for grep kill local ls mkdir module pip "
+    "printf readonly rm select set source test trap type typeset unset which : [ [[ ."
 )
 """Commands that name programs without starting them."""
 POSITIONAL = re.compile(r"\$\{?(?:[@*](?::\d+)?|[1-9])\}?")
@@ -66,9 +63,13 @@ class Step:
     end: int
     program: tuple[Word, ...]
     """What it starts."""
-    shell: int
     inner: tuple[Command, ...]
     """The commands of `bash -c '...'`, if it starts that."""
+
+    def inner_expansions(self) -> Iterator[Expansion]:
+        """What shells replace in the commands of `bash -c '...'`."""
+        for command in self.inner:
+            yield from command.expansions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,9 @@ class Launch:
     place: int
     options: dict[str, Option]
     """Of the launcher, underscores for dashes; the last of each name."""
-    words: tuple[Word, ...]
-    """From the launcher's name on."""
     command: Command
     """Of the batch script, in which it is."""
     step: Step | None
-    shell: int
-    """0: the batch script's shell starts it; 1: one that srun starts."""
 
     @property
     def launcher(self) -> bool:
@@ -231,7 +228,14 @@ def _step(command: Command, words: tuple[Word, ...], at: int) -> Step:
     inner = tuple(_nested(program, 1, 0))
     if command.document is not None and program and _base(program[0]) in SHELLS and not text:
         inner = tuple(read(command.document, 1))
-    return Step(command, options, words[at].place, words[at].end, program, 0, inner)
+    return Step(
+        command=command,
+        options=options,
+        place=words[at].place,
+        end=words[at].end,
+        program=program,
+        inner=inner,
+    )
 
 
 def _nested(words: Sequence[Word], shell: int, depth: int) -> Iterator[Command]:
@@ -289,7 +293,7 @@ def _launches(
         if found := _program(words, at, behind_srun=step is not None):
             name, start = found
             options = _options(words[start:], GRAMMARS.get(name))
-            yield Launch(name, words[at].place, options, words[at:], command, step, shell)
+            yield Launch(name, words[at].place, options, command, step)
             return
 
 

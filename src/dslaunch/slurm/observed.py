@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dslaunch.cluster.nodeset import numbers
-from dslaunch.render.job_verdict import START_MARK
+from dslaunch.render.script_functions import START_MARK
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.output import Layout
 

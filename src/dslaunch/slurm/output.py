@@ -26,10 +26,17 @@ _TASKS = re.compile(
     r"|(?P<word>[A-Z][A-Za-z ]+?)(?: \(core dumped\))?)$"
 )
 _SIGNALS = {
-    "Killed": 9, "Terminated": 15, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7,
-    "Floating point exception": 8, "Interrupt": 2, "Hangup": 1, "User defined signal 1": 10,
+    "Hangup": 1,
+    "Interrupt": 2,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Killed": 9,
+    "User defined signal 1": 10,
+    "Segmentation fault": 11,
     "User defined signal 2": 12,
-}  # fmt: skip
+    "Terminated": 15,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +122,8 @@ def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
     match = _TASKS.match(line)
     if match is None:
         return
-    code = int(match["code"]) if match["code"] else None
-    number = None if code is not None else _SIGNALS.get(match["word"])
-    if code is None and number is None:
-        code = 1
+    number = _SIGNALS.get(match["word"])
+    code = int(match["code"] or 1) if number is None else None
     hosts = node_names(match["nodes"])
     try:
         tasks = numbers(match["tasks"])
@@ -129,7 +134,14 @@ def task_ends(line: str, layout: Layout, now: float) -> Iterator[Event]:
     for task in tasks:
         node, rank = layout.place(task)
         host = hosts[0] if len(hosts) == 1 else f"node {node}"
-        yield Event(now, "exit", host, rank if layout.direct else None, code, number)
+        yield Event(
+            time=now,
+            kind="exit",
+            host=host,
+            rank=rank if layout.direct else None,
+            code=code,
+            signal=number,
+        )
 
 
 _ROOT = "Root Cause (first observed failure):"
@@ -161,10 +173,15 @@ def _torch_end(host: str, told: Mapping[str, str]) -> Iterator[Event]:
         rank, code = int(told["rank"]), int(told["exitcode"])
     except (KeyError, ValueError):
         return
-    if code < 0:
-        yield Event(when, "exit", host, rank, None, -code)
-    else:
-        yield Event(when, "exit", host, rank, code)
+    was_killed = code < 0
+    yield Event(
+        time=when,
+        kind="exit",
+        host=host,
+        rank=rank,
+        code=None if was_killed else code,
+        signal=-code if was_killed else None,
+    )
 
 
 # ---------------------------------------------------------------- where it is
@@ -222,14 +239,16 @@ class FarTail:
     """
 
     def __init__(self, number: str, host: str, path: str, environ: Mapping[str, str]) -> None:
-        command = [
-            *("srun", f"--jobid={number}", "--overlap", "--quiet", "--nodes=1", "--ntasks=1"),
-            *(f"--nodelist={host}", "tail", "--bytes=+1", "--follow=name", path),
-        ]
+        step = ["srun", f"--jobid={number}", "--overlap", "--quiet", "--nodes=1", "--ntasks=1"]
+        tail = ["tail", "--bytes=+1", "--follow=name", path]
         self.process = subprocess.Popen(
-            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [*step, f"--nodelist={host}", *tail],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         assert self.process.stdout is not None
         self.pipe = self.process.stdout.fileno()
         os.set_blocking(self.pipe, False)

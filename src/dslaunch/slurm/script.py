@@ -11,7 +11,7 @@ from itertools import chain
 
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.slurm.grammar import SBATCH, Option, options_of
-from dslaunch.slurm.shell import inner_commands, read
+from dslaunch.slurm.shell import expansion_commands, inner_commands, read
 from dslaunch.slurm.words import Assignment, Command, Expansion, Literal, Piece, Text, Word
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
@@ -68,7 +68,8 @@ class Script:
         self.blanked = BLOCK.search(self.text) is not None
         self.text = _glued(self.text)
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        every = read(Text.of_file(self.text)) if self.for_shell else []
+        for_shell = self.interpreter in SHELLS  # a batch script may be Python, too
+        every = read(Text.of_file(self.text)) if for_shell else []
         first = min((c.place for c in every), default=len(self.text))
         quoted = [extent for command in every for extent in _extents(command)]
         sent = _sent_functions(every)
@@ -77,14 +78,12 @@ class Script:
         for command in self.commands:
             self.functions.setdefault(command.function, []).append(command)
         self.functions.pop("", None)
-        found = [
-            _line(self.text, begin) for begin in self.begins if _is_directive(self.text, begin)
-        ]
+        begins = [begin for begin in self.begins if DIRECTIVE.match(self.text, begin)]
+        found = [_line(self.text, begin) for begin in begins]
         self.lines = tuple(line for line in found if line.place < first)
+        behind = [line for line in found if line.place > first]
         self.late = tuple(
-            line
-            for line in found
-            if line.place > first and not any(a <= line.place < b for a, b in quoted)
+            line for line in behind if not any(a <= line.place < b for a, b in quoted)
         )
         self.assigned = {}
         for command in self.commands:
@@ -95,11 +94,6 @@ class Script:
     def is_template(self) -> bool:
         """Whether a template engine makes the script of it."""
         return self.blanked or any("{{" in self.text[line.place : line.end] for line in self.lines)
-
-    @property
-    def for_shell(self) -> bool:
-        """Whether a shell runs it: a batch script may be Python, too."""
-        return self.interpreter in SHELLS
 
     @property
     def interpreter(self) -> str:
@@ -162,15 +156,20 @@ class Script:
     ) -> Remark:
         """Say something about a place."""
         line, column = self.where(place)
-        path = ""
-        return Remark(rule, level, self.file, line, column, path, message, fix, source, edits)
+        return Remark(
+            rule=rule,
+            level=level,
+            file=self.file,
+            line=line,
+            column=column,
+            path="",
+            message=message,
+            fix=fix,
+            source=source,
+            edits=edits,
+        )
 
     # ------------------------------------------------------------ commands and variables
-
-    @cached_property
-    def sets(self) -> tuple[Command, ...]:
-        """The commands that change the shell's settings."""
-        return tuple(command for command in self.commands if command.name == "set")
 
     @cached_property
     def every_command(self) -> tuple[Command, ...]:
@@ -182,8 +181,8 @@ class Script:
         """Whether the shell is `set` to something at a place, such as ("e", "errexit")."""
         shebang = self.text.partition("\n")[0].split()[1:]
         on = any(re.fullmatch(rf"-[a-z]*{letter}[a-z]*", word) for word in shebang if letter)
-        for command in self.sets:
-            if command.place < place:
+        for command in self.commands:
+            if command.name == "set" and command.place < place:
                 on = _set(command.arguments, letter, name, on=on)
         return on
 
@@ -300,9 +299,9 @@ class Script:
 
 def _document(expansion: Expansion) -> Text | None:
     """The here-document of `$(cat <<END ...)`, which is all that comes of it."""
-    if expansion.commands is None or "<<" not in expansion.raw:
+    if "<<" not in expansion.raw:
         return None
-    commands = read(expansion.commands, expansion.shell)
+    commands = expansion_commands(expansion)
     alone = len(commands) == 1 and commands[0].name == "cat" and not commands[0].arguments
     return commands[0].document if alone else None
 
@@ -332,10 +331,6 @@ def _extents(command: Command) -> Iterator[tuple[int, int]]:
     yield command.place, command.end
     if command.document is not None:
         yield command.document.places[0], command.document.places[-1]
-
-
-def _is_directive(text: str, begin: int) -> bool:
-    return DIRECTIVE.match(text, begin) is not None
 
 
 def directive_line(directive: str) -> tuple[str, Line]:
@@ -416,6 +411,8 @@ def _split(pieces: list[Piece], word: Word) -> Iterator[Word]:
 
 def _word(pieces: list[Piece], word: Word) -> Word:
     first = pieces[0]
-    place = first.place if isinstance(first, Expansion) else first.places[0:1]
-    start = place if isinstance(place, int) else (place[0] if place else word.place)
-    return Word(tuple(pieces), start, word.end)
+    if isinstance(first, Expansion):
+        place = first.place
+    else:
+        place = first.places[0] if first.places else word.place
+    return Word(tuple(pieces), place, word.end)

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import ConfigError, UsageError
-from dslaunch.slurm.effective import GPU_OPTIONS, Given, asks_for_gpus, excluded_by, given_in
+from dslaunch.slurm.directive_settings import (
+    GPU_OPTIONS,
+    asks_for_gpus,
+    excluded_by,
+    options_in,
+)
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Slurm
@@ -113,14 +118,11 @@ def _directive(option: str, settings: Sequence[str], section: _Section) -> str |
         if name == "directives":
             told.append((text, f"--set {setting}"))
     for text, where in reversed(told):
-        if any(_takes_the_place_of(option, one) for one in given_in(text)):
-            return where
+        for one in options_in(text):
+            both_of_gpus = option in GPU_OPTIONS and asks_for_gpus(one)
+            if both_of_gpus or one.name in excluded_by(option):
+                return where
     return None
-
-
-def _takes_the_place_of(option: str, one: Given) -> bool:
-    gpus = option in GPU_OPTIONS and asks_for_gpus(one)
-    return gpus or one.name in excluded_by(option)
 
 
 @dataclass(frozen=True, slots=True)

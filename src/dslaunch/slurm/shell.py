@@ -55,12 +55,18 @@ def read(text: Text, shell: int = 0) -> list[Command]:
 
 def inner_commands(command: Command, depth: int = 0) -> Iterator[Command]:
     """The commands that are run while a command's words are put together."""
-    for word in command.all_words():
-        for expansion in word.expansions:
-            if expansion.commands is not None and depth < DEEPEST:
-                for found in read(expansion.commands, expansion.shell):
-                    yield found
-                    yield from inner_commands(found, depth + 1)
+    if depth >= DEEPEST:
+        return
+    for expansion in command.expansions():
+        for found in expansion_commands(expansion):
+            yield found
+            yield from inner_commands(found, depth + 1)
+
+
+def expansion_commands(expansion: Expansion) -> list[Command]:
+    """The commands of `$(...)` and the like; none for another expansion."""
+    text = expansion.commands
+    return [] if text is None else read(text, expansion.shell)
 
 
 @dataclass(slots=True)
@@ -263,15 +269,15 @@ class _Reader:
             assignments += [one] if one else []
             del words[0]
         return Command(
-            tuple(assignments),
-            tuple(words),
-            draft.words[0].place,
-            draft.words[-1].end,
-            operator,
-            self.before,
-            draft.keyword,
-            len(self.blocks),
-            self.shell,
+            assignments=tuple(assignments),
+            words=tuple(words),
+            place=draft.words[0].place,
+            end=draft.words[-1].end,
+            operator=operator,
+            before=self.before,
+            keyword=draft.keyword,
+            depth=len(self.blocks),
+            shell=self.shell,
             outside=self.outside(),
             function=self.blocks[-1].function if self.blocks else "",
         )
@@ -399,10 +405,14 @@ class _Reader:
             return None
         self.at = end
         raw = self.text.raw(start, end)
-        commands = self.text.part(*inside) if inside else None
-        place = self.text.places[start]
-        within = self.within(start, end) if raw.startswith("${") else ()
-        return Expansion(raw, place, self.shell, quoted, commands, within)
+        return Expansion(
+            raw=raw,
+            place=self.text.places[start],
+            shell=self.shell,
+            quoted=quoted,
+            commands=self.text.part(*inside) if inside else None,
+            within=self.within(start, end) if raw.startswith("${") else (),
+        )
 
     def within(self, start: int, end: int) -> tuple[Expansion, ...]:
         """The expansions in the second half of `${NAME:-...}`."""

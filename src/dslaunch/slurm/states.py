@@ -8,15 +8,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-WAITING = frozenset((
-    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-))  # fmt: skip
+WAITING = frozenset(
+    (
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "SPECIAL_EXIT",
+        "RESV_DEL_HOLD",
+    )
+)
 """States and flags of a job that has not begun, or not again."""
-FINAL = frozenset((
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-    "PREEMPTED", "TIMEOUT",
-))  # fmt: skip
+FINAL = frozenset(
+    (
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    )
+)
 """States of a job that has ended. REVOKED is none: the job is then another cluster's of the
 federation."""
 BASE_STATES = FINAL | {"PENDING", "RUNNING", "SUSPENDED"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import DslaunchError, UsageError
+from dslaunch.render.batch import Batch, grouped, job_name
 from dslaunch.run.launch import cluster_json, new_run_id, open_record
 from dslaunch.run.record import CLUSTER, Record, runs_directory
 from dslaunch.run.run_record import FILE, JobRecord, RunRecord
@@ -22,15 +23,12 @@ from dslaunch.slurm.output import Layout
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
-    from dslaunch.render.batch import Batch
 
 SCRIPT = "job.sbatch"
 
 
 def layout_of(batch: Batch) -> Layout:
     """How the tasks of a script's step become ranks."""
-    from dslaunch.render.batch import grouped
-
     groups = tuple((group.nodes, group.slots) for group in grouped(batch))
     launcher = batch.launch.launcher
     supervised = batch.supervised is not None
@@ -45,8 +43,6 @@ def submit(
     Raises RefusedError, UsageError for a missing secret, an output directory that cannot be, or a
     state directory that others control.
     """
-    from dslaunch.render.batch import job_name
-
     job, layout = batch.launch.job, layout_of(batch)
     secrets = read_secrets(job.secrets, environ)
     make_output_directories(batch)

@@ -238,10 +238,8 @@ class Command:
     @property
     def tested(self) -> bool:
         """Whether the script itself looks at its exit code."""
-        return self.keyword in ("if", "elif", "while", "until", "!") or self.operator in (
-            "&&",
-            "||",
-        )
+        is_condition = self.keyword in ("if", "elif", "while", "until", "!")
+        return is_condition or self.operator in ("&&", "||")
 
     def all_assignments(self) -> Iterator[Assignment]:
         """Also those that `export`, `declare` and their like make."""
@@ -250,6 +248,11 @@ class Command:
             exported = self.name == "export" or "-x" in self.arguments
             found = (assignment(word, exported=exported) for word in self.words[1:])
             yield from (one for one in found if one)
+
+    def expansions(self) -> Iterator[Expansion]:
+        """What shells replace in all of its words."""
+        for word in self.all_words():
+            yield from word.expansions
 
     def all_words(self) -> Iterable[Word]:
         """Words, and the values of assignments and of arrays."""

@@ -122,7 +122,7 @@ attend() {
   canary=$! child='' early=${early:-} noticed=${noticed:-}
   disown
   trap 'pass_on TERM' TERM
-  [ -z "${notice:-}" ] || trap 'noticed=1; pass_on "$notice"' "$notice"
+  trap 'noticed=1; pass_on "$notice"' "$notice"
   start "$@"
   for signal in $early; do pass_on "$signal"; done
 }
@@ -136,7 +136,7 @@ pass_on() {
   ! kill -0 "$canary" 2> /dev/null || kill "-$1" $(receivers "$1") 2> /dev/null || :
 }
 receivers() {
-  if [ "$1" = "${notice:-}" ] && [ -n "${launcher:-}" ]; then
+  if [ "$1" = "$notice" ] && [ -n "${launcher:-}" ]; then
     cat "/proc/$child/task/$child/children"
   else
     echo "$child"

@@ -55,6 +55,12 @@ def asked(
     return aftermath(client, job, info, began, DIRECT, wait=lambda: False)
 
 
+def test_the_nodes_that_are_down_are_named_after_a_node_failure() -> None:
+    said = "NodeName=a1 Arch=x State=IDLE+DRAIN X=1\nNodeName=a2 Arch=x State=DOWN* Y=2\n"
+    found = asked(answering(scontrol=said), JobInfo("5", "NODE_FAIL", nodes="a[1-2]"))
+    assert found.down == "a2"
+
+
 def test_who_canceled_a_job_is_what_accounting_says() -> None:
     said = start("CANCELLED by 0")
     found = asked(answering(sacct=said), JobInfo("5", "CANCELLED", nodes="node1"))

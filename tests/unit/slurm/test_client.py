@@ -319,6 +319,10 @@ def test_a_missing_command_is_told() -> None:
         run_command(["sbatch-of-nowhere"], "", {})
 
 
-def test_nodes_that_are_down_are_known() -> None:
+def test_what_slurm_says_of_nodes_is_known_by_their_names() -> None:
     said = "NodeName=a1 Arch=x State=IDLE+DRAIN X=1\nNodeName=a2 Arch=x State=DOWN* Y=2\n"
-    assert client(scontrol=Done(0, said, "")).down("a[1-2]") == ("a2",)
+    nodes = client(scontrol=Done(0, said, "")).nodes("a[1-2]")
+    assert {name: node["State"] for name, node in nodes.items()} == {
+        "a1": "IDLE+DRAIN",
+        "a2": "DOWN*",
+    }

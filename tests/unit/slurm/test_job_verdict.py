@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.render.job_verdict import SUFFIX, verdict_lines
+from dslaunch.render.script_functions import VERDICT_SUFFIX, verdict_lines
 from dslaunch.slurm.job_files import LARGEST, Written, completed, read_written
 from dslaunch.slurm.states import GONE, JobInfo
 
@@ -54,7 +54,7 @@ def test_a_job_keeps_its_exit_code_nodes_and_versions(tmp_path: Path, code: int)
 
 def test_the_file_is_for_its_user_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
     _, output = run_job(tmp_path, "exit 0")
-    path = Path(f"{output}{SUFFIX}")
+    path = Path(f"{output}{VERDICT_SUFFIX}")
     assert path.stat().st_mode & 0o777 == 0o600
     assert {each.name for each in tmp_path.iterdir()} == {"job.sh", output.name, path.name}
 
@@ -116,7 +116,7 @@ def test_a_file_about_another_job_is_not_believed(output: Path) -> None:
 
 
 def test_a_file_that_others_can_write_is_not_believed(output: Path) -> None:
-    Path(f"{output}{SUFFIX}").chmod(0o666)
+    Path(f"{output}{VERDICT_SUFFIX}").chmod(0o666)
     assert written_by(output) is None
 
 
@@ -132,7 +132,7 @@ def test_what_others_put_in_the_place_of_the_file_is_replaced_or_left(tmp_path: 
     """A link is not followed, and a directory gets nothing."""
     kept = tmp_path / "kept"
     kept.write_text("mine")
-    path = tmp_path / f"train-12.out{SUFFIX}"
+    path = tmp_path / f"train-12.out{VERDICT_SUFFIX}"
     path.symlink_to(kept)
     run_job(tmp_path, "exit 7")
     assert kept.read_text() == "mine"
@@ -151,13 +151,13 @@ def test_a_pipe_in_the_place_of_the_output_does_not_keep_the_job(tmp_path: Path)
 
 
 def test_nodes_cannot_be_an_option(output: Path) -> None:
-    path = Path(f"{output}{SUFFIX}")
+    path = Path(f"{output}{VERDICT_SUFFIX}")
     path.write_text(path.read_text().replace("node[1-2]", "--help"))
     assert written_by(output) is None
 
 
 def test_links_pipes_and_large_files_are_not_read(output: Path) -> None:
-    path = Path(f"{output}{SUFFIX}")
+    path = Path(f"{output}{VERDICT_SUFFIX}")
     real = path.rename(path.with_name("real"))
     path.symlink_to(real)
     assert written_by(output) is None
@@ -189,7 +189,7 @@ def test_no_content_makes_the_reading_fail(
     changed = json.dumps(good | {field: data.draw(JSON)}).encode()
     text = data.draw(st.just(changed) | st.binary(max_size=200))
     output = tmp_path_factory.mktemp("job") / "out"
-    path = Path(f"{output}{SUFFIX}")
+    path = Path(f"{output}{VERDICT_SUFFIX}")
     path.write_bytes(text)
     path.chmod(0o600)
     found = written_by(output)

@@ -49,14 +49,13 @@ def command(launch: Launch) -> str:
     rendezvous = launch.decided.rendezvous
     master = {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
     env = master | dict(launch.environment(launch.placements[0])) | master
-    words: tuple[Word, ...] = (
-        *("mpirun", "-n", str(launch.world.size), "--hostfile", HOSTFILE),
-        *("--map-by", "slot", "--bind-to", "none", "--wdir", directory(launch.decided.workdir)),
-        *(word for name, value in env.items() for word in ("-x", f"{name}={value}")),
-        *("bash", "-c", AS_TORCH_NAMES_THEM, "dslaunch"),
-        *activated(program, first.activate).argv,
-    )
-    return Command(words).shell()
+    mpirun: list[Word] = ["mpirun", "-n", str(launch.world.size), "--hostfile", HOSTFILE]
+    mpirun += ["--map-by", "slot", "--bind-to", "none"]
+    mpirun += ["--wdir", directory(launch.decided.workdir)]
+    for name, value in env.items():
+        mpirun += ["-x", f"{name}={value}"]
+    mpirun += ["bash", "-c", AS_TORCH_NAMES_THEM, "dslaunch"]
+    return Command((*mpirun, *activated(program, first.activate).argv)).shell()
 
 
 FORMAT = Mpirun()

@@ -291,10 +291,9 @@ def _uses(reading: Reading) -> Iterator[tuple[Command, Expansion]]:
     for command in reading.texts():
         if command.name in TESTS:
             continue
-        for word in command.all_words():
-            for expansion in word.expansions:
-                if expansion.commands is None and not isinstance(expansion, Literal):
-                    yield command, expansion
+        for expansion in command.expansions():
+            if expansion.commands is None:
+                yield command, expansion
 
 
 NAMES = (

@@ -15,10 +15,10 @@ LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")
 SIGNAL = re.compile(r"(?P<target>[RB]{0,2}:)?(?P<name>\w+)(@\d+)?")
 SERVERS = (
-    *("vllm serve", "-m vllm.entrypoints.openai.api_server", "-m sglang.launch_server"),
-    *("trl vllm-serve", "-m http.server", "--block", "jupyter lab", "jupyter notebook"),
-    *("tensorboard", "redis-server", "tritonserver", "mlflow server", "text-generation-launcher"),
-    *("nvidia-smi dmon", "nvidia-smi -l", "dcgmi dmon", "sleep infinity", "tail -f", "rocm-smi -l"),
+    r"vllm serve|-m vllm\.entrypoints\.openai\.api_server|-m sglang\.launch_server|trl vllm-serve"
+    r"|-m http\.server|--block|jupyter (?:lab|notebook)|tensorboard|redis-server|tritonserver"
+    r"|mlflow server|text-generation-launcher|nvidia-smi (?:dmon|-l)|dcgmi dmon|sleep infinity"
+    r"|tail -f|rocm-smi -l"
 )
 """Words of commands that run until they are ended; `--block` is that of `ray start`."""
 ENDS = ("kill", "pkill", "killall", "scancel", "timeout")
@@ -152,7 +152,7 @@ def _serves(words: tuple[Word, ...], command: Command) -> bool:
     """Whether a command runs until it is ended."""
     text = " ".join(word.value for word in words)
     loops = command.keyword == "while" and command.name in ("true", ":")
-    return loops or any(f" {sign} " in f" {text} " for sign in SERVERS)
+    return loops or re.search(rf"(?<!\S)(?:{SERVERS})(?!\S)", text) is not None
 
 
 def _lingers(script: Script, command: Command) -> bool:
@@ -195,7 +195,8 @@ def overwritten_logs(reading: Reading) -> Iterator[Remark]:
     mode = script.asked("open-mode")
     if not (option or requeues) or mode == "append" or re.search(r"%\d*r", script.asked("output")):
         return
-    place = option.place if option else script.lines[0].place if script.lines else 0
+    first = script.lines[0].place if script.lines else 0
+    place = option.place if option else first
     end = next((line.end for line in script.lines if line.place <= place < line.end), None)
     edits = (Edit(end, end, "\n#SBATCH --open-mode=append"),) if end and not mode else ()
     yield script.remark(

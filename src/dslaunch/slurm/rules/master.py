@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,10 +12,11 @@ from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import inner_commands, read
+from dslaunch.slurm.shell import expansion_commands, inner_commands
 from dslaunch.slurm.words import Command, Expansion, Literal, Word
 
 ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
+PORT = re.compile(r"(?i)(master|rdzv|main_process)_port")
 ADDRESS_OPTIONS = ("master_addr", "rdzv_endpoint", "main_process_ip")
 PORT_OPTIONS = ("master_port", "main_process_port")
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)(:\d+)?")
@@ -25,70 +26,68 @@ MANY_NODES = 128
 """From here on the names may be longer than the 4,096 bytes that scontrol writes at once."""
 WHOLE_NODE_GPUS = 4
 """A job with as many GPUs of each of several nodes hardly shares them with another."""
+FIRST_NODE = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p'
 FROM_JOB = "$((15000 + SLURM_JOB_ID % 10000))"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RendezvousWord:
     """A word that says where the ranks meet."""
 
     name: str
     """The variable's or the option's."""
     value: Word
-    shell: int
-    option: bool
 
 
-def addresses(reading: Reading) -> Iterator[Given]:
+def addresses(reading: Reading) -> Iterator[RendezvousWord]:
     """Variables that are named like a master's address, and launchers' options for it."""
-    for command in reading.texts():
-        for one in command.all_assignments():
-            if ADDRESS.fullmatch(one.name):
-                yield Given(one.name, one.value, command.shell, option=False)
-    yield from _options(reading, ADDRESS_OPTIONS)
+    return _rendezvous_words(reading, ADDRESS, ADDRESS_OPTIONS)
 
 
-def ports(reading: Reading) -> Iterator[Given]:
+def ports(reading: Reading) -> Iterator[RendezvousWord]:
     """The same for ports."""
+    return _rendezvous_words(reading, PORT, PORT_OPTIONS)
+
+
+def _rendezvous_words(
+    reading: Reading, variable: re.Pattern[str], options: tuple[str, ...]
+) -> Iterator[RendezvousWord]:
     for command in reading.texts():
         for one in command.all_assignments():
-            if one.name.upper() in ("MASTER_PORT", "RDZV_PORT", "MAIN_PROCESS_PORT"):
-                yield Given(one.name, one.value, command.shell, option=False)
-    yield from _options(reading, PORT_OPTIONS)
-
-
-def _options(reading: Reading, names: tuple[str, ...]) -> Iterator[Given]:
+            if variable.fullmatch(one.name):
+                yield RendezvousWord(one.name, one.value)
     for launch in reading.launches:
-        for name in names:
+        for name in options:
             option = launch.option(name)
             if option is not None and option.value is not None:
-                yield Given(name, option.value, launch.shell, option=True)
+                yield RendezvousWord(name, option.value)
+
+
+def expansions_of(words: Iterable[RendezvousWord]) -> Iterator[tuple[str, Expansion]]:
+    """What shells replace in such words, with the name of each."""
+    return ((word.name, expansion) for word in words for expansion in word.value.expansions)
 
 
 def fallbacks(reading: Reading) -> Iterator[Remark]:
     """An address that becomes localhost when something else fails."""
     script = reading.script
-    for given in addresses(reading):
-        for expansion in given.value.expansions:
-            if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
-                yield script.remark(
-                    "localhost-fallback",
-                    "error",
-                    expansion.place,
-                    f"when this fails, {given.name} is localhost without a word: every node would"
-                    " wait for itself, and the job hangs",
-                    fix="let the script end instead, with set -e or `|| exit 1`",
-                    source=sources.FALLBACK,
-                )
+    for name, expansion in expansions_of(addresses(reading)):
+        if FALLBACK.search(expansion.operation) or _echoes_local(expansion):
+            yield script.remark(
+                "localhost-fallback",
+                "error",
+                expansion.place,
+                f"when this fails, {name} is localhost without a word: every node would"
+                " wait for itself, and the job hangs",
+                fix="let the script end instead, with set -e or `|| exit 1`",
+                source=sources.FALLBACK,
+            )
 
 
 def _echoes_local(expansion: Expansion) -> bool:
-    if expansion.commands is None:
-        return False
-    commands = read(expansion.commands)
     return any(
         command.before == "||" and any(LOCAL.fullmatch(word) for word in command.arguments)
-        for command in commands
+        for command in expansion_commands(expansion)
     )
 
 
@@ -97,18 +96,19 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
     script = reading.script
     if not script.several_nodes:
         return
-    for given in addresses(reading):
-        if LOCAL.fullmatch(given.value.constant or ""):
+    for word in addresses(reading):
+        if LOCAL.fullmatch(word.value.constant or ""):
             yield script.remark(
                 "local-master",
                 "error",
-                given.value.place,
-                f"{given.name} is {given.value.value}: every node would wait for itself",
+                word.value.place,
+                f"{word.name} is {word.value.value}: every node would wait for itself",
                 fix='the first of: scontrol show hostnames "$SLURM_JOB_NODELIST"',
                 source=sources.TORCHRUN,
             )
-        for expansion in given.value.expansions:
-            own = expansion.name in OWN_NAMES or _runs(expansion, "hostname")
+        for expansion in word.value.expansions:
+            programs = [command.name for command in expansion_commands(expansion)]
+            own = expansion.name in OWN_NAMES or "hostname" in programs
             if own and expansion.shell > 0:
                 yield script.remark(
                     "local-master",
@@ -120,38 +120,31 @@ def local_masters(reading: Reading) -> Iterator[Remark]:
                 )
 
 
-def _runs(expansion: Expansion, name: str) -> bool:
-    return expansion.commands is not None and any(
-        command.name == name for command in read(expansion.commands)
-    )
-
-
 def lists_for_names(reading: Reading) -> Iterator[Remark]:
     """A compressed node list where one name is wanted; the node that called srun."""
     script = reading.script
     if not script.several_nodes:
         return
-    for given in addresses(reading):
-        for expansion in given.value.expansions:
-            if _cuts_list(expansion):
-                yield script.remark(
-                    "node-list-as-name",
-                    "error",
-                    expansion.place,
-                    "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
-                    " node's name",
-                    fix='scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p',
-                    source=sources.NODELIST,
-                )
-            if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
-                yield script.remark(
-                    "launch-node-address",
-                    "warning",
-                    expansion.place,
-                    "this is the machine that srun was called on, which may be a login node",
-                    fix='scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p',
-                    source="pith-train pull request 47",
-                )
+    for _, expansion in expansions_of(addresses(reading)):
+        if _cuts_list(expansion):
+            yield script.remark(
+                "node-list-as-name",
+                "error",
+                expansion.place,
+                "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
+                " node's name",
+                fix=FIRST_NODE,
+                source=sources.NODELIST,
+            )
+        if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
+            yield script.remark(
+                "launch-node-address",
+                "warning",
+                expansion.place,
+                "this is the machine that srun was called on, which may be a login node",
+                fix=FIRST_NODE,
+                source="pith-train pull request 47",
+            )
 
 
 def _cuts_list(expansion: Expansion) -> bool:
@@ -159,30 +152,31 @@ def _cuts_list(expansion: Expansion) -> bool:
     if not re.search(r"SLURM_(JOB_)?NODELIST", expansion.raw) or expansion.within:
         return False
     cuts = ("cut", "awk", "sed", "tr", "echo")
-    commands = read(expansion.commands) if expansion.commands else ()
+    commands = expansion_commands(expansion)
     return not commands or all(command.name in cuts for command in commands)
 
 
 def own_addresses(reading: Reading) -> Iterator[Remark]:
     """`hostname --ip-address` and `hostname -I`."""
-    for given in addresses(reading):
-        for expansion in given.value.expansions:
-            for command in read(expansion.commands) if expansion.commands else ():
-                if command.name != "hostname" or not command.arguments:
-                    continue
-                every = command.arguments[0] in ("-I", "--all-ip-addresses")
-                if every and command.operator == "|":
-                    continue
-                what = "every address of the machine, not one" if every else "127.0.1.1 on Debian"
-                if every or command.arguments[0] in ("-i", "--ip-address"):
-                    yield reading.script.remark(
-                        "hostname-address",
-                        "warning",
-                        expansion.place,
-                        f"hostname {command.arguments[0]} may print {what}",
-                        fix="use the node's name: others find its address",
-                        source=sources.HOSTNAME,
-                    )
+    for _, expansion in expansions_of(addresses(reading)):
+        for command in expansion_commands(expansion):
+            if command.name != "hostname" or not command.arguments:
+                continue
+            option = command.arguments[0]
+            if option in ("-I", "--all-ip-addresses") and command.operator != "|":
+                what = "every address of the machine, not one"
+            elif option in ("-i", "--ip-address"):
+                what = "127.0.1.1 on Debian"
+            else:
+                continue
+            yield reading.script.remark(
+                "hostname-address",
+                "warning",
+                expansion.place,
+                f"hostname {option} may print {what}",
+                fix="use the node's name: others find its address",
+                source=sources.HOSTNAME,
+            )
 
 
 def broken_pipes(reading: Reading) -> Iterator[Remark]:
@@ -218,10 +212,10 @@ def fixed_ports(reading: Reading) -> Iterator[Remark]:
     """A port that two jobs on a node would both want."""
     if alone_on_nodes(reading.script):
         return
-    for given in ports(reading):
-        if (given.value.constant or "").isdecimal():
-            start, end = _range(given.value)
-            yield _fixed_port(reading, given.value.value, start, end)
+    for word in ports(reading):
+        if (word.value.constant or "").isdecimal():
+            start, end = _range(word.value)
+            yield _fixed_port(reading, word.value.value, start, end)
     for launch in reading.launches:
         endpoint = launch.option("rdzv_endpoint")
         last = endpoint.value.pieces[-1] if endpoint and endpoint.value else None
@@ -265,18 +259,17 @@ def _single(launch: Launch) -> bool:
 
 def port_per_node(reading: Reading) -> Iterator[Remark]:
     """A port that each node chooses for itself."""
-    for given in ports(reading):
-        for expansion in given.value.expansions:
-            random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
-            if random and expansion.shell > 0:
-                yield reading.script.remark(
-                    "port-per-node",
-                    "error",
-                    expansion.place,
-                    f"{expansion.raw} is put in on each node: each has its own port, and none meet",
-                    fix="set and export it in the batch script",
-                    source=sources.EXPANSION,
-                )
+    for _, expansion in expansions_of(ports(reading)):
+        random = "RANDOM" in expansion.raw or "shuf" in expansion.raw
+        if random and expansion.shell > 0:
+            yield reading.script.remark(
+                "port-per-node",
+                "error",
+                expansion.place,
+                f"{expansion.raw} is put in on each node: each has its own port, and none meet",
+                fix="set and export it in the batch script",
+                source=sources.EXPANSION,
+            )
 
 
 def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
@@ -293,18 +286,24 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
         escaped = held and reading.script.text[start - 1] == "\\"
         edits = (Edit(start, end, "$SLURM_JOB_ID"),) if plain and not held else ()
         edits = (Edit(start - 1, start, ""),) if plain and escaped else edits
+        if held:
+            problem = (
+                f"in single quotes \\{option.value.value} keeps its dollar sign: the id is that"
+                " text, the same for every job"
+            )
+            fix = "write $SLURM_JOB_ID without the backslash"
+        else:
+            problem = (
+                f"every job of this script has the id {option.value.value}: two of them on one"
+                " node and port would form one group"
+            )
+            fix = "the job's own number: $SLURM_JOB_ID"
         yield reading.script.remark(
             "fixed-rendezvous-id",
             "info",
             start,
-            f"in single quotes \\{option.value.value} keeps its dollar sign: the id is that text,"
-            " the same for every job"
-            if held
-            else f"every job of this script has the id {option.value.value}: two of them on one"
-            " node and port would form one group",
-            fix="write $SLURM_JOB_ID without the backslash"
-            if held
-            else "the job's own number: $SLURM_JOB_ID",
+            problem,
+            fix=fix,
             source=sources.TORCHRUN_ID,
             edits=edits,
         )

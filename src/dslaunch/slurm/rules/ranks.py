@@ -23,7 +23,7 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
     ignored = set(_ignored_places(reading))
     for step in reading.steps:
         shown = set(_shown_places(step))
-        for expansion in _expansions(step):
+        for expansion in (one for word in step.program for one in word.expansions):
             early = expansion.name in RANKS and expansion.shell == 0
             if early and expansion.place not in seen | shown and not _one_task(reading, step):
                 seen.add(expansion.place)
@@ -33,9 +33,12 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
 
 def _early(script: Script, step: Step, expansion: Expansion, *, idle: bool) -> Remark:
     certain = bool(step.inner) and expansion.quoted
-    rank = _is_rank(script, expansion.place)
-    follows = ", which c10d ignores" if idle else ", and training hangs" if rank else ""
-    level: Level = "info" if idle else "error" if rank else "warning"
+    level: Level = "warning"
+    follows = ""
+    if idle:
+        level, follows = "info", ", which c10d ignores"
+    elif _is_rank(script, expansion.place):
+        level, follows = "error", ", and training hangs"
     return script.remark(
         "early-rank",
         level,
@@ -60,8 +63,7 @@ def _shown_places(step: Step) -> Iterator[int]:
     """Where a step only prints a rank."""
     for command in step.inner:
         if command.name in ("echo", "printf"):
-            for word in command.words:
-                yield from (expansion.place for expansion in word.expansions)
+            yield from (expansion.place for expansion in command.expansions())
 
 
 def _one_task(reading: Reading, step: Step) -> bool:
@@ -80,17 +82,13 @@ def _ignored_places(reading: Reading) -> Iterator[int]:
             yield from (expansion.place for expansion in rank.value.expansions)
 
 
-def _expansions(step: Step) -> Iterator[Expansion]:
-    for word in step.program:
-        yield from word.expansions
-
-
 def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
     """Ranks that programs take from the environment, and that the batch script gives them."""
     wanted = {name for launch in reading.launches for name in _names_read(launch)}
     wanted |= {name for step in reading.steps for name in _names_on_nodes(step)}
     given = {one.name for step in reading.steps for c in step.inner for one in c.all_assignments()}
-    for one in _assignments(reading):
+    every = (one for c in reading.script.commands for one in c.all_assignments())
+    for one in every:
         if one.name not in wanted - given or not reading.script.exported(one.name):
             continue
         for expansion in one.value.expansions:
@@ -118,14 +116,8 @@ def _names_read(launch: Launch) -> tuple[str, ...]:
 def _names_on_nodes(step: Step) -> Iterator[str]:
     """The variables that the shell on the node takes from the environment."""
     for command in step.inner:
-        words = () if command.name in ("echo", "printf") else command.all_words()
-        for word in words:
-            yield from (one.name for one in word.expansions if one.shell > 0 and one.name)
-
-
-def _assignments(reading: Reading) -> Iterator[Assignment]:
-    for command in reading.script.commands:
-        yield from command.all_assignments()
+        if command.name not in ("echo", "printf"):
+            yield from (one.name for one in command.expansions() if one.shell > 0 and one.name)
 
 
 def late_ranks(reading: Reading) -> Iterator[Remark]:
@@ -155,15 +147,13 @@ def not_exported(reading: Reading) -> Iterator[Remark]:
         given = {one.name for one in step.command.assignments}
         given |= {one.name for command in step.inner for one in command.all_assignments()}
         named = step.options["export"].text if "export" in step.options else ""
-        for command in step.inner:
-            for word in command.all_words():
-                for expansion in word.expansions:
-                    name = expansion.name
-                    local = name in script.assigned and not script.exported(name)
-                    known = name in given | told or re.search(rf"\b{name}\b", named)
-                    if name and local and expansion.shell > 0 and not known:
-                        told.add(name)
-                        yield _not_exported(reading, expansion)
+        for expansion in step.inner_expansions():
+            name = expansion.name
+            local = name in script.assigned and not script.exported(name)
+            known = name in given | told or re.search(rf"\b{name}\b", named)
+            if name and local and expansion.shell > 0 and not known:
+                told.add(name)
+                yield _not_exported(reading, expansion)
 
 
 def _not_exported(reading: Reading, expansion: Expansion) -> Remark:

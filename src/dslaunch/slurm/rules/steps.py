@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from dslaunch.cluster.sbatch_options import named
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Launch, Reading, Step
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import read
+from dslaunch.slurm.shell import expansion_commands
 from dslaunch.slurm.words import Expansion, Word
 
-TORCH_OPTIONS = (
-    *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
-    *("standalone", "max_restarts", "monitor_interval", "start_method", "role", "module"),
-    *("no_python", "run_path", "log_dir", "redirects", "tee", "local_ranks_filter", "node_rank"),
-    *("master_addr", "master_port", "local_addr", "logs_specs", "event_log_handler"),
-    *("signals_to_handle", "virtual_local_rank", "numa_binding", "use_env", "shutdown_timeout"),
-    *("duplicate_stdout_filters", "duplicate_stderr_filters"),
+TORCH_OPTIONS = named(
+    "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts "
+    "monitor_interval start_method role module no_python run_path log_dir redirects tee "
+    "local_ranks_filter node_rank master_addr master_port local_addr logs_specs event_log_handler "
+    "signals_to_handle virtual_local_rank numa_binding use_env shutdown_timeout "
+    "duplicate_stdout_filters duplicate_stderr_filters"
 )
 CPUS = "cpus-per-task"
 LIST_OPTIONS = ("-w", "--nodelist", "-x", "--exclude")
@@ -220,12 +220,9 @@ def _is_node_list(word: Word) -> bool:
     """Whether a word is what `scontrol show hostnames` prints, all of it."""
     if len(word.pieces) != 1 or not isinstance(word.pieces[0], Expansion):
         return False
-    text = word.pieces[0].commands
-    commands = read(text) if text is not None else []
-    return len(commands) == 1 and commands[0].arguments[:2] in (
-        ("show", "hostnames"),
-        ("show", "hostname"),
-    )
+    commands = expansion_commands(word.pieces[0])
+    shown = [command.arguments[:2] for command in commands]
+    return shown in ([("show", "hostnames")], [("show", "hostname")])
 
 
 def abbreviations(reading: Reading) -> Iterator[Remark]:

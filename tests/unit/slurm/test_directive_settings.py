@@ -17,7 +17,7 @@ from dslaunch.render.batch import Batch, grouped
 from dslaunch.render.directives import directives
 from dslaunch.render.launch import Launch
 from dslaunch.render.sbatch import sbatch
-from dslaunch.slurm.effective import EXCLUSIVE, effective, given_in, unusable
+from dslaunch.slurm.directive_settings import EXCLUSIVE, apply_directives, options_in, unusable
 
 NODES = "{host: 'n[1-2]', slots: 2}"
 KINDS = "{host: n1, slots: 2}, {host: n2, slots: 1}"
@@ -28,7 +28,7 @@ def batch(slurm: Slurm, nodes: str = NODES, launcher: str = "torchrun") -> Batch
     allocation = select(cluster, Selection())
     job = Job(program="train.py", launcher=launcher)
     decided = assume(cluster, allocation, "/tmp")
-    return Batch(Launch("c", allocation, job, decided), effective(slurm))
+    return Batch(Launch("c", allocation, job, decided), apply_directives(slurm))
 
 
 def rendered(*given: str, nodes: str = NODES, **settings: str) -> list[str]:
@@ -143,7 +143,7 @@ def test_srun_starts_our_tasks_whatever_the_job_has() -> None:
 
 
 def test_what_follows_from_directives_is_in_the_settings() -> None:
-    made = effective(
+    made = apply_directives(
         Slurm(
             directives=("-J mine", "-o a/b.out", "-N 3", "--no-requeue", "--signal=B:USR2@60"),
             requeue=2,
@@ -154,26 +154,26 @@ def test_what_follows_from_directives_is_in_the_settings() -> None:
 
 
 def test_a_signal_for_the_ranks_themselves_is_slurms_to_send() -> None:
-    made = effective(Slurm(directives=("--signal=USR1@60",), signal="USR2@60"))
+    made = apply_directives(Slurm(directives=("--signal=USR1@60",), signal="USR2@60"))
     assert made.signal is None
     assert made.directives == ("--signal=USR1@60",)
 
 
 def test_part_of_a_node_is_not_asked_for_exclusively() -> None:
-    assert effective(Slurm(directives=("--mem-per-gpu=4G",))).exclusive == "false"
+    assert apply_directives(Slurm(directives=("--mem-per-gpu=4G",))).exclusive == "false"
     kept = Slurm(directives=("--mem-per-gpu=4G",), exclusive="true")
-    assert effective(kept).exclusive == "true"
+    assert apply_directives(kept).exclusive == "true"
 
 
 def test_options_that_would_keep_sbatch_from_submitting_are_left_out_and_told() -> None:
     given = ("--wait", "--hold")
-    assert effective(Slurm(directives=given)).directives == ("--hold",)
+    assert apply_directives(Slurm(directives=given)).directives == ("--hold",)
     assert len(list(unusable(given))) == 1
 
 
 def test_settings_without_directives_stay_as_they_are() -> None:
     slurm = Slurm((("time", "1"),), signal="USR1@60", requeue=1, setup=("a",))
-    assert effective(slurm) == slurm
+    assert apply_directives(slurm) == slurm
 
 
 LETTERS = st.text("-=:,@ #\"'\\abcegmnopst0129", max_size=30)
@@ -181,10 +181,10 @@ LETTERS = st.text("-=:,@ #\"'\\abcegmnopst0129", max_size=30)
 
 @given_by(st.lists(st.sampled_from(("-N 2", "--mem=1G", "--gres=gpu:1", "-s")) | LETTERS))
 def test_any_directives_give_settings_that_are_settled(directives: list[str]) -> None:
-    once = effective(Slurm((("mem", "0"),), directives=tuple(directives)))
-    again = effective(once)
+    once = apply_directives(Slurm((("mem", "0"),), directives=tuple(directives)))
+    again = apply_directives(once)
     assert again.options == once.options
-    given = [one.name for text in once.directives for one in given_in(text)]
+    given = [one.name for text in once.directives for one in options_in(text)]
     keys = [key.replace("_", "-") for key, _ in once.options]
     ours = {*keys} - {*once.displaced}
     for group in EXCLUSIVE:

@@ -13,10 +13,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dslaunch.render.attendance import DECLARED, FUNCTIONS, ON_NODES
+from dslaunch.render.script_functions import DECLARED, run_functions, task_functions
 
 TRIES = 60
-TASK = f'{FUNCTIONS}{ON_NODES}attend "$@"\nleave\nexit "$code"\n'
+ATTENDED = 'attend "$@"\nleave\nexit "$code"\n'
+TASK = run_functions(signal=False) + task_functions(signal=False, python=False) + ATTENDED
+TASK_WITH_NOTICE = run_functions(signal=True) + task_functions(signal=True, python=True) + ATTENDED
 NOTICED = "notice=USR1; trap 'noticed=1 early+=\" USR1\"' USR1\n"
 PYTHON_ENDS_WELL = """
 import signal, sys, time
@@ -60,8 +62,13 @@ each_way = pytest.mark.parametrize(
 )
 
 
-def exit_codes(tries: int, command: tuple[str, ...], send: Callable[[Task], None]) -> Counter[int]:
-    tasks = [started(*command) for _ in range(tries)]
+each_text = pytest.mark.parametrize("text", [TASK, f"notice=USR1\n{TASK_WITH_NOTICE}"])
+
+
+def exit_codes(
+    tries: int, command: tuple[str, ...], send: Callable[[Task], None], text: str = TASK
+) -> Counter[int]:
+    tasks = [started(*command, text=text) for _ in range(tries)]
     for task in tasks:
         send(task)
     codes = Counter(task.wait(timeout=30) for task in tasks)
@@ -71,11 +78,12 @@ def exit_codes(tries: int, command: tuple[str, ...], send: Callable[[Task], None
 
 
 @each_way
+@each_text
 @pytest.mark.parametrize(("command", "code"), [(ENDS_WELL, 0), (IS_KILLED, 143)])
 def test_the_exit_code_of_a_terminated_command_arrives(
-    command: tuple[str, ...], code: int, send: Callable[[Task], None]
+    command: tuple[str, ...], code: int, text: str, send: Callable[[Task], None]
 ) -> None:
-    assert exit_codes(3, command, send) == {code: 3}
+    assert exit_codes(3, command, send, text) == {code: 3}
 
 
 @pytest.mark.long
@@ -107,7 +115,7 @@ def test_an_exit_code_without_a_signal_arrives() -> None:
 
 def test_a_command_without_a_handler_ignores_the_notice() -> None:
     script = ("bash", "-c", "echo ready; sleep 0.6; exit 5")
-    with started(*script, text=f"notice=USR1\n{TASK}") as task:
+    with started(*script, text=f"notice=USR1\n{TASK_WITH_NOTICE}") as task:
         task.send_signal(signal.SIGUSR1)
         assert task.wait(timeout=20) == 5
 
@@ -115,7 +123,9 @@ def test_a_command_without_a_handler_ignores_the_notice() -> None:
 def test_a_notice_before_the_command_is_there_is_kept_for_it() -> None:
     """A task can take long before its command: activation, versions."""
     arrives = "kill -USR1 $$\n"
-    at_its_end = f"{NOTICED}{arrives}{TASK}".replace('exit "$code"', 'exit "$code$noticed"')
+    at_its_end = f"{NOTICED}{arrives}{TASK_WITH_NOTICE}".replace(
+        'exit "$code"', 'exit "$code$noticed"'
+    )
     with started("bash", "-c", "echo ready; sleep 0.6; exit 5", text=at_its_end) as task:
         assert task.wait(timeout=20) == 51
 
@@ -137,13 +147,17 @@ def test_nothing_of_a_task_is_left() -> None:
 
 
 def test_the_functions_are_handed_to_another_shell() -> None:
-    text = FUNCTIONS + f'bash -c "$({DECLARED}); start false; finish; exit \\"\\$code\\""'
+    text = (
+        run_functions(signal=False)
+        + f'bash -c "$({DECLARED}); start false; finish; exit \\"\\$code\\""'
+    )
     assert subprocess.run(["bash", "-c", text], check=False).returncode == 1
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
 def test_shellcheck_has_no_complaint() -> None:
-    text = TASK.replace('attend "$@"', 'print_versions python3 torch; attend "$@"')
+    called = 'print_versions python3 torch; attend "$@"'
+    text = "notice=USR1\n" + TASK_WITH_NOTICE.replace('attend "$@"', called)
     done = subprocess.run(
         ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True
     )
