@@ -16,7 +16,8 @@ import typer
 from dslaunch import api
 from dslaunch.cli.trusted import check_trusted
 from dslaunch.cli.words import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
-from dslaunch.errors import ConfigError, Problem, SelectionError, UsageError
+from dslaunch.errors import SelectionError, UsageError
+from dslaunch.lint.user_text import LARGEST, decoded, read_file
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
-LARGEST = 16 * 2**20
-"""Characters of a text that is read; no file of settings has so many."""
 # everything behind the first word that is no option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
@@ -248,25 +247,14 @@ def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: Jo
     return Job.on(cluster, program, args, kind=kind, launcher=how.launcher, env=env)
 
 
-def read_text(path: Path) -> str:
-    """A user's text, line ends as they are; of `-` from standard input.
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """Read a user's text, line ends as they are; of `-` from standard input.
 
     Raises ConfigError, also for a device that has no end.
     """
-    try:
-        if str(path) == "-":
-            text = sys.stdin.read(LARGEST + 1)
-        else:
-            with path.open(encoding="utf-8", newline="") as file:
-                text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
-    except UnicodeDecodeError:
-        raise ConfigError((Problem(str(path), 0, 0, "", "no text in UTF-8"),)) from None
-    if len(text) > LARGEST:
-        why = f"more than {LARGEST:,} characters, as no file of settings has"
-        raise ConfigError((Problem(str(path), 0, 0, "", why),))
-    return text
+    if str(path) != "-":
+        return read_file(path, most)
+    return decoded(sys.stdin.buffer.read(most + 1), str(path), most)
 
 
 def check_writable(option: str, path: Path | None) -> None:
