@@ -177,35 +177,17 @@ def preflight(
     Without an allocation spares are asked too; without a job that of the cluster file counts. Nodes
     that do not answer are findings. Raises UsageError.
     """
-    from contextlib import closing
-
     from dslaunch.launch.job import Job
-    from dslaunch.preflight import checks
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.choose import purposes as known_purposes
     from dslaunch.preflight.judge import judge
-    from dslaunch.run.job_program import located
-    from dslaunch.run.preflight_survey import PreflightSurvey, fitting, preflight_scope
+    from dslaunch.run.preflight_survey import ask_nodes, preflight_scope
 
     if job is None:
         job = Job.on(cluster) if has_job(cluster) else Job.on(cluster, "")
-    directory = _directory(cwd)
-    known = checks.load()
     wanted = Wanted(tier, tuple(only), tuple(skip), known_purposes(purposes))
-    nodes = cluster.nodes
-    if allocation is not None:
-        nodes = tuple(placement.node for placement in allocation.placements)
-    scope = preflight_scope(
-        cluster,
-        nodes,
-        located(job, directory),
-        cwd=directory,
-        purposes=wanted.purposes,
-        named=wanted.named(known),
-    )
-    chosen = fitting(wanted.of(known, cluster), scope)
-    with closing(PreflightSurvey(scope, chosen, on_progress)) as survey:
-        return judge(survey.ask(tier), chosen)
+    scope, checks = preflight_scope(cluster, allocation, job, wanted, _directory(cwd))
+    return judge(ask_nodes(scope, checks, tier, on_progress), checks)
 
 
 def has_job(cluster: Cluster) -> bool:

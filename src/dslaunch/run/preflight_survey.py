@@ -5,16 +5,20 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch import transport
-from dslaunch.cluster.model import BY_STEPS, Cluster, Node
+from dslaunch.cluster.model import BY_STEPS, Allocation, Cluster
 from dslaunch.launch.job import Job
+from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
+from dslaunch.preflight.choose import Wanted
 from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
+from dslaunch.run.job_program import located
 from dslaunch.run.source import Source, find_source, script_imports
 
 if TYPE_CHECKING:
@@ -28,30 +32,35 @@ Tell = Callable[[str, str], None]
 
 def preflight_scope(
     cluster: Cluster,
-    nodes: tuple[Node, ...],
+    allocation: Allocation | None,
     job: Job,
-    *,
+    wanted: Wanted,
     cwd: Path,
-    purposes: frozenset[str],
-    named: frozenset[str],
-) -> Scope:
-    """Return what is checked of these nodes. Raises UsageError, PlanError."""
+) -> tuple[Scope, dict[str, Check]]:
+    """Return what is asked of which nodes, and the checks. Without an allocation spares are asked
+    too, which may be needed one day. Raises UsageError, PlanError."""
+    known = checks.load()
+    nodes = cluster.nodes
+    if allocation is not None:
+        nodes = tuple(placement.node for placement in allocation.placements)
+    job = located(job, cwd)
     LAUNCHERS.get(job.launcher)
     workdir = cluster.storage.workdir or str(cwd)
     source = find_source(job, cwd, workdir) if job.program else None
     directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
-    return Scope(
+    scope = Scope(
         cluster=cluster,
         nodes=nodes,
         job=job,
-        purposes=purposes,
+        purposes=wanted.purposes,
         directories=tuple(directories),
         root=source.remote if source else "",
         files=_files(source),
-        named=named,
+        named=wanted.named(known),
         token=secrets.token_hex(8),
         imports=script_imports(job, cwd),
     )
+    return scope, chosen_checks(wanted, scope, known)
 
 
 def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
@@ -61,40 +70,41 @@ def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     return source.digests or (((source.script, ""),) if source.script else ())
 
 
-def fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
-    """Return the checks; those about logins are left out where nobody logs in to the nodes, unless
-    they were asked for by name."""
+def chosen_checks(wanted: Wanted, scope: Scope, known: Mapping[str, Check]) -> dict[str, Check]:
+    """Return the checks that are wanted; those about logins are left out where nobody logs in to
+    the nodes, unless they were asked for by name. Raises UsageError."""
+    chosen = wanted.of(known, scope.cluster)
     if scope.cluster.transport != BY_STEPS:
-        return dict(checks)
+        return chosen
     skip = set(ABOUT_LOGINS) - scope.named
     why = "nobody logs in: the nodes are reached by steps of the allocation"
-    return {n: check.left_out(why) if n in skip else check for n, check in checks.items()}
+    return {name: check.left_out(why) if name in skip else check for name, check in chosen.items()}
 
 
-class PreflightSurvey:
-    """Asks the nodes of a scope; to be closed when the answers have been judged."""
-
-    def __init__(self, scope: Scope, checks: Mapping[str, Check], tell: Tell) -> None:
-        self.transport: Choice = transport.choose(scope.cluster.transport, scope.cluster)
-        way = transport.make(self.transport.name, scope.cluster)
-        self._survey = Survey(scope, checks, tell, way)
-
-    def ask(self, tier: Tier, *, cluster: str = "", file: str = "") -> Facts:
-        """Return what the nodes answer. `cluster` and `file` are recorded: the cluster file's text
-        and its name."""
-        began = time.time()
-        nodes = self._survey.run()
-        return Facts(
-            scope=self._survey.scope,
-            time=began,
-            nodes=nodes,
-            failures=self._survey.failures,
-            here=self._survey.here,
-            tier=tier,
-            cluster=cluster,
-            file=file,
-        )
-
-    def close(self) -> None:
-        """End the connections; the nodes remove what checks have left."""
-        self._survey.close()
+def ask_nodes(
+    scope: Scope,
+    checks: Mapping[str, Check],
+    tier: Tier,
+    tell: Tell,
+    *,
+    choice: Choice | None = None,
+    text: str = "",
+    file: str = "",
+) -> Facts:
+    """Ask the nodes, and return what they answer. `choice` is how they are reached; `text` and
+    `file` are recorded: the cluster file and its name."""
+    choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
+    survey = Survey(scope, checks, tell, transport.make(choice.name, scope.cluster))
+    began = time.time()
+    with closing(survey):
+        nodes = survey.run()
+    return Facts(
+        scope=scope,
+        time=began,
+        nodes=nodes,
+        failures=survey.failures,
+        here=survey.here,
+        tier=tier,
+        cluster=text,
+        file=file,
+    )
