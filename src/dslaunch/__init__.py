@@ -1,3 +1,129 @@
-"""Launch multi-node DeepSpeed and PyTorch training from one cluster file."""
+"""Launch multi-node DeepSpeed and PyTorch training from one cluster file.
+
+The names of `__all__` are the public Python API (docs/reference/api.md); all else is internal.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` takes longer to import than all of this
+    from types import ModuleType
+
+    from dslaunch.api import (
+        Estimate,
+        Run,
+        estimate,
+        lint_config,
+        plan,
+        preflight,
+        render,
+        run,
+        select,
+    )
+    from dslaunch.cluster.model import Allocation, Cluster
+    from dslaunch.errors import (
+        ConfigError,
+        DslaunchError,
+        Interrupted,
+        NodeError,
+        PlanError,
+        PluginError,
+        PreflightError,
+        SelectionError,
+        ToolMissingError,
+        UsageError,
+    )
+    from dslaunch.launch.job import Job
+    from dslaunch.launch.plan import Plan
+    from dslaunch.lint import Remark, Screened
+    from dslaunch.preflight.judge import Report
+    from dslaunch.render.launch import Rendered
+    from dslaunch.run.events import Event, Line
+    from dslaunch.run.hardware import Hardware
+    from dslaunch.run.outcome import Outcome
+    from dslaunch.run.status import RunStatus
+
+else:
+    ModuleType = type(sys)
 
 __version__ = "0.1.0"
+__all__ = [
+    "Allocation",
+    "Cluster",
+    "ConfigError",
+    "DslaunchError",
+    "Estimate",
+    "Event",
+    "Hardware",
+    "Interrupted",
+    "Job",
+    "Line",
+    "NodeError",
+    "Outcome",
+    "Plan",
+    "PlanError",
+    "PluginError",
+    "PreflightError",
+    "Remark",
+    "Rendered",
+    "Report",
+    "Run",
+    "RunStatus",
+    "Screened",
+    "SelectionError",
+    "ToolMissingError",
+    "UsageError",
+    "__version__",
+    "estimate",
+    "lint_config",
+    "plan",
+    "preflight",
+    "render",
+    "run",
+    "select",
+]
+_VALUES = {
+    "Allocation": "cluster.model",
+    "Cluster": "cluster.model",
+    "Event": "run.events",
+    "Hardware": "run.hardware",
+    "Job": "launch.job",
+    "Line": "run.events",
+    "Outcome": "run.outcome",
+    "Plan": "launch.plan",
+    "Remark": "lint",
+    "Rendered": "render.launch",
+    "Report": "preflight.judge",
+    "RunStatus": "run.status",
+    "Screened": "lint",
+}
+"""Where the classes of values are. The functions are in `api`, and the exceptions in `errors`."""
+
+
+class _Package(ModuleType):
+    """This package. Its public names are imported when they are asked for.
+
+    `run`, `render` and `preflight` are functions, and packages that Python would put in their place
+    when something of them is imported.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        module = "errors" if name.endswith(("Error", "Interrupted")) else "api"
+        value: object = getattr(import_module(f"dslaunch.{_VALUES.get(name, module)}"), name)
+        super().__setattr__(name, value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in __all__ and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

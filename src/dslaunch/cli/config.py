@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +11,12 @@ import typer
 from dslaunch.cli import config_init, options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
 from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
-from dslaunch.cli.site import FactsFile, site
+from dslaunch.cli.site import FactsFile, hardware_of
 from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.arguments import Arguments
-    from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.compare import Difference
-    from dslaunch.deepspeed.hardware import NodeHardware
-    from dslaunch.deepspeed.subject import Reader, Subject
-    from dslaunch.deepspeed.text import Document
+    from dslaunch.deepspeed.config_lint import LintContext
     from dslaunch.lint import Screened
 
 APP = typer.Typer(
@@ -34,8 +29,6 @@ APP = typer.Typer(
 )
 APP.command("init")(config_init.init)
 APP.command("examples")(config_init.examples)
-ROUNDS = 5
-"""How often `--fix` looks again, since mending one thing can show another."""
 
 Given = Annotated[
     list[Path], typer.Argument(metavar="FILE", help="A config or several; - for standard input.")
@@ -62,23 +55,6 @@ Parameters = Annotated[
     float | None, typer.Option("--params", min=1, help="How many the model has, as 7e9.")
 ]
 Fix = Annotated[bool, typer.Option("--fix", help="Mend in the file what is certain.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What is known around a config."""
-
-    reader: str | None = None
-    version: str | None = None
-    words: tuple[str, ...] | None = None
-    """The script's arguments."""
-    world: int | None = None
-    tensor: int = 1
-    pipeline: int = 1
-    parameters: float | None = None
-    nodes: tuple[NodeHardware, ...] = field(default=())
-    ignore: frozenset[str] = frozenset()
-    """Rules that are left out."""
 
 
 @APP.command("lint")
@@ -112,6 +88,7 @@ def lint(
 
     Example: dslaunch config lint ds_config.json --cluster cluster.yaml --for hf
     """
+    from dslaunch.deepspeed.config_lint import LintContext
     from dslaunch.deepspeed.rules import rules
     from dslaunch.lint import fails
 
@@ -119,30 +96,24 @@ def lint(
     ignored = ignored_rules(ignore, rules().names)
     if cluster is not None and world is not None:
         raise UsageError("--world and --cluster: one of them says how many ranks there are")
-    known = site(cluster, options.selection(include, exclude, nodes, slots, label), facts)
-    words, ranks = _words(script_args), world or known.ranks
-    around = Around(
+    chosen = options.selection(include, exclude, nodes, slots, label)
+    known = hardware_of(cluster, chosen, facts)
+    context = LintContext(
         reader=reader,
         version=version,
-        words=words,
-        world=ranks,
+        script_args=_words(script_args),
+        world=world or known.ranks,
         tensor=tensor,
         pipeline=pipeline,
         parameters=parameters,
         nodes=known.nodes,
         ignore=ignored,
     )
-    found = [_remarks(file, around, fix) for file in files]
+    found = [_lint(file, context, fix=fix) for file in files]
     remarks = [remark for each in found for remark in each.kept]
     show(remarks, wanted, sum(each.ignored for each in found))
     if fails(remarks, strict=strict):
         raise typer.Exit(ConfigError.exit_code)
-
-
-def _remarks(file: Path, around: Around, fix: bool) -> Screened:
-    text = options.read_text(file)
-    found = checked(text, str(file), around)
-    return _mend(file, text, found, around) if fix else found
 
 
 def _words(script_args: str | None) -> tuple[str, ...] | None:
@@ -154,83 +125,18 @@ def _words(script_args: str | None) -> tuple[str, ...] | None:
         raise UsageError(f"--script-args: {error}") from None
 
 
-def checked(text: str, name: str, around: Around) -> Screened:
-    """All remarks on a config's text. Raises UsageError for an unknown reader or version."""
-    from dslaunch.deepspeed.lint import read, unreadable, verdict
-    from dslaunch.lint import Screened
+def _lint(file: Path, context: LintContext, *, fix: bool) -> Screened:
+    """Return the remarks on a file; with `fix` those that are left after it was mended."""
+    from dslaunch.deepspeed.config_lint import check_config, mend_config
 
-    try:
-        document, reader = read(text, name, _reader(around), around.words or ())
-    except ConfigError as error:
-        return Screened(unreadable(error, text))
-    return verdict(_subject(document, reader, around), around.ignore)
-
-
-def _subject(document: Document, reader: Reader, around: Around) -> Subject:
-    from dslaunch.deepspeed.arguments import read
-    from dslaunch.deepspeed.schema import table
-    from dslaunch.deepspeed.subject import Subject
-
-    arguments = None if around.words is None else read(around.words)
-    return Subject(
-        document,
-        table(around.version),
-        reader=reader,
-        arguments=arguments,
-        parallelism=_parallelism(document, around),
-        nodes=around.nodes,
-        parameters=around.parameters,
-        model_dtype=_model_dtype(arguments),
-    )
-
-
-def _model_dtype(arguments: Arguments | None) -> str | None:
-    """The type in the config.json of the model that the arguments name, if it is a directory."""
-    name = arguments["model_name_or_path"] if arguments else None
-    file = Path(str(name)) / "config.json"
-    try:
-        found = json.loads(file.read_text("utf-8")) if name and file.is_file() else None
-    except (OSError, ValueError):
-        return None
-    # transformers before 4.56 wrote `torch_dtype`
-    dtype = found.get("dtype", found.get("torch_dtype")) if isinstance(found, dict) else None
-    return dtype if isinstance(dtype, str) else None
-
-
-def _reader(around: Around) -> Reader | None:
-    """The reader that the options name; None: none."""
-    from dslaunch.deepspeed.subject import READERS
-
-    if around.reader is None:
-        return None
-    found = next((reader for reader in READERS if reader == around.reader), None)
-    if found is None:
-        raise UsageError(f"--for {around.reader}: one of {', '.join(READERS)}")
-    return found
-
-
-def _parallelism(document: Document, around: Around) -> Parallelism | None:
-    """How the ranks divide the work, by the options and the config."""
-    from dslaunch.deepspeed.batch import parallelism
-
-    if around.world is None:
-        return None
-    return parallelism(document.data, around.world, around.tensor, around.pipeline)
-
-
-def _mend(file: Path, text: str, before: Screened, around: Around) -> Screened:
-    """Write the mended text, and say what is left."""
-    from dslaunch.lint import mended
-
-    new, left = text, before
-    for _ in range(ROUNDS):
-        if not any(remark.edits for remark in left.kept):
-            break
-        new = mended(new, left.kept)
-        left = checked(new, str(file), around)
+    text = options.read_text(file)
+    found = check_config(text, str(file), context)
+    if not fix:
+        return found
+    new, left = mend_config(text, str(file), context)
     if new != text:
         _write(file, new)
-        gone, total = len(before.kept) - len(left.kept), len(before.kept)
+        gone, total = len(found.kept) - len(left.kept), len(found.kept)
         ui.say(f"{file}: mended; {gone} of {total} remarks are gone")
     return left
 

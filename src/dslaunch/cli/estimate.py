@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dslaunch import api
 from dslaunch.cli import estimate_options as given
 from dslaunch.cli import ui
-from dslaunch.cli.site import FactsFile, Site, site
+from dslaunch.cli.site import FactsFile, hardware_of
+from dslaunch.cluster.select import Selection
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.activations import Batch
-    from dslaunch.deepspeed.communication import Bandwidth
-    from dslaunch.deepspeed.estimate import Limits, Question, Recommendation, Row
-    from dslaunch.deepspeed.memory import Machines, Settings
-    from dslaunch.deepspeed.model_size import Sized
+    from dslaunch.api import AttentionKind, Estimate, Precision
+    from dslaunch.deepspeed.estimate import Recommendation
+    from dslaunch.run.hardware import Hardware
 
-PRECISIONS = {"bf16": 2, "fp16": 2, "fp32": 4}
-ATTENTION = ("sdpa", "eager")
-MOST_FACTOR = 1000
+PRECISIONS: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+ATTENTION: dict[str, AttentionKind] = {"sdpa": "sdpa", "eager": "eager"}
 
 
 def estimate(
@@ -57,26 +56,52 @@ def estimate(
 
     Example: dslaunch estimate --params 7e9 --largest-layer 131e6 --nodes 2 --gpus-per-node 8
     """
-    from dslaunch.deepspeed.estimate import Question
+    from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_rate
 
-    there = _there(cluster, facts, nodes, gpus_per_node)
-    question = Question(
-        _sized(model, params, largest_layer, meta=meta),
-        _machines(there, nodes, gpus_per_node),
-        _settings(precision, bucket, factor),
-        _limits(there, gpu_memory, cpu_memory, nvme, headroom),
-        _batch(micro_batch, sequence, attention),
-        accumulation,
-        _bandwidth(there, bandwidth, gpu_bandwidth),
+    if precision not in PRECISIONS:
+        raise UsageError(f"--precision: `{precision}` is none of {', '.join(PRECISIONS)}")
+    if attention not in ATTENTION:
+        raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
+    known = None
+    if cluster is not None or facts is not None:
+        known = hardware_of(cluster, Selection(nodes=nodes, slots=gpus_per_node), facts)
+        _say_uneven(known)
+    found = api.estimate(
+        model,
+        params=parse_count(params, "--params") if params else None,
+        largest_layer=parse_count(largest_layer, "--largest-layer") if largest_layer else None,
+        meta=meta,
+        hardware=known,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        gpu_memory=parse_bytes(gpu_memory, "--gpu-memory") if gpu_memory else None,
+        cpu_memory=parse_bytes(cpu_memory, "--cpu-memory") if cpu_memory else None,
+        nvme=parse_bytes(nvme, "--nvme") if nvme else None,
+        headroom=headroom / 100,
+        precision=PRECISIONS[precision],
+        micro_batch=micro_batch,
+        sequence=sequence,
+        attention=ATTENTION[attention],
+        accumulation=accumulation,
+        reduce_bucket=parse_count(bucket, "--reduce-bucket-size"),
+        buffer_factor=factor,
+        bandwidth=parse_rate(bandwidth, "--bandwidth") if bandwidth else None,
+        gpu_bandwidth=parse_rate(gpu_bandwidth, "--gpu-bandwidth") if gpu_bandwidth else None,
     )
-    _tell(question, at_nodes, Wanted(json, svg, html, write, precision, target, force))
+    wanted = EstimateFiles(svg, html, write, precision, target, force)
+    _tell(found, at_nodes, wanted, json=json)
+
+
+def _say_uneven(known: Hardware) -> None:
+    counts = {node.slots for node in known.nodes}
+    if len(counts) > 1:
+        ui.say(f"nodes differ: the estimate takes all to have {min(counts)} GPUs, as the least has")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How the answer is given, and to whom."""
+class EstimateFiles:
+    """The files that are written."""
 
-    json: bool
     svg: Path | None
     html: Path | None
     write: Path | None
@@ -85,107 +110,18 @@ class Wanted:
     force: bool
 
 
-def _sized(path: Path | None, params: str | None, largest: str | None, *, meta: bool) -> Sized:
-    from dslaunch.deepspeed.memory import Model
-    from dslaunch.deepspeed.model_size import Sized, from_path, on_meta
-    from dslaunch.deepspeed.quantities import parse_count
-
-    if path is not None:
-        if params or largest:
-            raise UsageError("give a model's file, or --params and --largest-layer, not both")
-        return on_meta(path) if meta else from_path(path)
-    if not params or not largest:
-        hint = "or name the model's config.json, safetensors file or index, or its directory"
-        raise UsageError("--params and --largest-layer are needed", hint=hint)
-    model = Model(parse_count(params, "--params"), parse_count(largest, "--largest-layer"))
-    if model.largest_layer > model.params:
-        raise UsageError("--largest-layer: one layer cannot have more than all --params")
-    return Sized(model, "--params and --largest-layer")
-
-
-def _there(cluster: Path | None, facts: Path | None, nodes: int | None, gpus: int | None) -> Site:
-    """What is known of the nodes; without a file, nothing."""
-    from dslaunch.cluster.select import Selection
-
-    if cluster is None and facts is None:
-        return Site()
-    return site(cluster, Selection("", "", nodes, gpus, ()), facts)
-
-
-def _machines(there: Site, nodes: int | None, gpus: int | None) -> Machines:
-    from dslaunch.deepspeed.memory import Machines
-
-    if not there.nodes:
-        return Machines(nodes or 1, gpus or 1)
-    counts = sorted({node.slots for node in there.nodes})
-    if len(counts) > 1:
-        ui.say(f"nodes differ: the estimate takes all to have {counts[0]} GPUs, as the least has")
-    return Machines(len(there.nodes), counts[0])
-
-
-def _limits(
-    there: Site, gpu: str | None, cpu: str | None, nvme: str | None, headroom: int
-) -> Limits:
-    """What there is: as said, and else as the node with least has it."""
-    from dslaunch.deepspeed.estimate import Limits
-    from dslaunch.deepspeed.quantities import parse_bytes
-
-    def size(text: str | None, option: str, known: list[int | None]) -> int | None:
-        told = [each for each in known if each is not None]
-        return parse_bytes(text, option) if text else min(told, default=None)
-
-    return Limits(
-        size(gpu, "--gpu-memory", [node.gpu_memory for node in there.nodes]),
-        size(cpu, "--cpu-memory", [node.memory for node in there.nodes]),
-        size(nvme, "--nvme", [there.nvme]),
-        headroom / 100,
-    )
-
-
-def _batch(micro_batch: int, sequence: int, attention: str) -> Batch:
-    from dslaunch.deepspeed.activations import Batch
-
-    if attention not in ATTENTION:
-        raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
-    return Batch(micro_batch, sequence, "eager" if attention == "eager" else "sdpa")
-
-
-def _bandwidth(there: Site, network: str | None, inside: str | None) -> Bandwidth:
-    from dslaunch.deepspeed.communication import Bandwidth
-    from dslaunch.deepspeed.quantities import parse_rate
-
-    between = parse_rate(network, "--bandwidth") if network else there.network
-    return Bandwidth(between, parse_rate(inside, "--gpu-bandwidth") if inside else None)
-
-
-def _settings(precision: str, bucket: str, factor: float) -> Settings:
-    from dslaunch.deepspeed.memory import Settings
-    from dslaunch.deepspeed.quantities import parse_count
-
-    if precision not in PRECISIONS:
-        raise UsageError(f"--precision: `{precision}` is none of {', '.join(PRECISIONS)}")
-    if factor > MOST_FACTOR:
-        raise UsageError(f"--buffer-factor: {factor:g} is more than {MOST_FACTOR}")
-    return Settings(
-        width=4 if precision == "fp32" else 2,
-        reduce_bucket=parse_count(bucket, "--reduce-bucket-size"),
-        factor=factor,
-    )
-
-
-def _tell(question: Question, at_nodes: str | None, wanted: Wanted) -> None:
+def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json: bool) -> None:
     import json as jsonlib
 
-    from dslaunch.deepspeed.estimate import by_nodes, recommend
-    from dslaunch.deepspeed.estimate import estimate as answer
+    from dslaunch.deepspeed.estimate import by_nodes
     from dslaunch.deepspeed.quantities import parse_nodes
     from dslaunch.report import estimate as report
 
+    question, rows, advice = found.question, found.rows, found.recommendation
     counts = parse_nodes(at_nodes, "--by-nodes") if at_nodes else ()
-    rows, grid = answer(question), by_nodes(question, counts)
-    advice = recommend(question, rows)
-    _write_files(question, rows, advice, wanted)
-    if wanted.json:
+    grid = by_nodes(question, counts)
+    _write_files(found, wanted)
+    if json:
         ui.result(jsonlib.dumps(report.as_data(question, rows, advice, grid), indent=2))
         return
     if grid:
@@ -193,11 +129,10 @@ def _tell(question: Question, at_nodes: str | None, wanted: Wanted) -> None:
     ui.result(report.text(question, rows, advice, ui.width()))
 
 
-def _write_files(
-    question: Question, rows: tuple[Row, ...], advice: Recommendation, wanted: Wanted
-) -> None:
+def _write_files(found: Estimate, wanted: EstimateFiles) -> None:
     from dslaunch.report import estimate_svg
 
+    question, rows, advice = found.question, found.rows, found.recommendation
     if wanted.svg:
         text = estimate_svg.chart(question, rows, advice)
         _save(wanted.svg, text, "--svg", force=wanted.force)

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dslaunch import api
 from dslaunch.cli.trusted import check_trusted
-from dslaunch.cli.words import FILE_ENDINGS, JobOptions, make_job, own_first, split_words
-from dslaunch.errors import ConfigError, Problem, SelectionError, UsageError
+from dslaunch.cli.words import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
+from dslaunch.errors import SelectionError, UsageError
+from dslaunch.lint.user_text import LARGEST, decoded, read_file
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster, Node
+    from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
 
 DEFAULT_FILE = "cluster.yaml"
 FILE_VARIABLE = "DSLAUNCH_CLUSTER"
-SHELL_ENDINGS = (".sh", ".bash")
-LARGEST = 16 * 2**20
-"""Characters of a text that is read; no file of settings has so many."""
 # everything behind the first word that is no option belongs to that word
 SCRIPT_LAST = {"allow_interspersed_args": False}
 
@@ -142,17 +141,10 @@ def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> 
 
 
 def open_cluster(path: Path | None) -> Cluster:
-    """Load the cluster file. Nodes emulated on this machine run the Python that runs us."""
-    from dslaunch.cluster.load import load_cluster
+    """Load the cluster file. Raises UsageError, ConfigError."""
+    from dslaunch.cluster.model import Cluster
 
-    cluster = load_cluster(find_cluster(path))
-    if cluster.transport != "local":
-        return cluster
-
-    def with_python(node: Node) -> Node:
-        return node if node.python or node.activate else replace(node, python=sys.executable)
-
-    return replace(cluster, nodes=tuple(map(with_python, cluster.nodes)))
+    return Cluster.load(find_cluster(path))
 
 
 def allocated(path: Path | None) -> Cluster:
@@ -191,10 +183,24 @@ def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
     return replace(cluster, transport=way)
 
 
+def select(
+    cluster: Cluster,
+    include: str,
+    exclude: str,
+    nodes: int | None,
+    slots: int | None,
+    label: list[str] | None,
+) -> Allocation:
+    """Return the nodes and slots that the options name. Raises SelectionError."""
+    return api.select(
+        cluster, include=include, exclude=exclude, nodes=nodes, slots=slots, labels=label or ()
+    )
+
+
 def selection(
     include: str, exclude: str, nodes: int | None, slots: int | None, label: list[str] | None
 ) -> Selection:
-    """The selection that the options name."""
+    """Return the selection that the options name."""
     from dslaunch.cluster.select import Selection
 
     return Selection(include, exclude, nodes, slots, tuple(label or ()))
@@ -230,64 +236,25 @@ def taken_for_script(error: UsageError, file: Path | None, program: str | None) 
 
 def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: JobOptions) -> Job:
     """The job that the words name, else the cluster file. Raises UsageError."""
-    job = make_job(cluster, program, args, how, os.environ)
-    if job.kind == "module":
-        return job
-    cwd = Path.cwd()
-    check_runnable(job, cwd)
-    if job.kind == "command":
-        return replace(job, program=command_path(job.program, cwd))
-    return replace(job, program=program_path(job.program, cwd))
+    from dslaunch.launch.job import Job
+
+    kind = how.kind
+    if program == "":
+        raise UsageError("the script's name is empty", hint="check the variable that it comes from")
+    if program is None and kind == "script" and not api.has_job(cluster):
+        program = how.fallback
+    env = read_settings(how.env, os.environ)
+    return Job.on(cluster, program, args, kind=kind, launcher=how.launcher, env=env)
 
 
-def check_runnable(job: Job, cwd: Path) -> None:
-    """Raise UsageError for a directory in the place of the script, or another shell's script that
-    Python would be given."""
-    path = cwd / job.program
-    if not job.program:
-        return
-    if job.kind == "script" and job.program.endswith(FILE_ENDINGS):
-        raise UsageError(
-            f"script {job.program!r} is a YAML file; the script stands behind the cluster file",
-            hint="dslaunch run CLUSTER.yaml SCRIPT [ARGS]...",
-        )
-    if path.is_dir() and (job.kind == "script" or "/" in job.program):
-        scripts = sorted(each.name for each in path.glob("*.py"))
-        example = path / (scripts[0] if len(scripts) == 1 else "SCRIPT.py")
-        raise UsageError(
-            f"script {job.program!r} is a directory", hint=f"name the file to run: {example}"
-        )
-    if job.kind == "script" and job.program.endswith(SHELL_ENDINGS):
-        raise UsageError(
-            f"script {job.program!r} is a shell script, and Python would run it",
-            hint=f"run it as a program: --no-python {shell_word(job.program)}",
-        )
-
-
-def shell_word(program: str) -> str:
-    """The program as a shell would find it."""
-    return program if "/" in program else f"./{program}"
-
-
-def read_text(path: Path) -> str:
-    """A user's text, line ends as they are; of `-` from standard input.
+def read_text(path: Path, most: int = LARGEST) -> str:
+    """Read a user's text, line ends as they are; of `-` from standard input.
 
     Raises ConfigError, also for a device that has no end.
     """
-    try:
-        if str(path) == "-":
-            text = sys.stdin.read(LARGEST + 1)
-        else:
-            with path.open(encoding="utf-8", newline="") as file:
-                text = file.read(LARGEST + 1)
-    except OSError as error:
-        raise ConfigError((Problem(str(path), 0, 0, "", str(error.strerror)),)) from None
-    except UnicodeDecodeError:
-        raise ConfigError((Problem(str(path), 0, 0, "", "no text in UTF-8"),)) from None
-    if len(text) > LARGEST:
-        why = f"more than {LARGEST:,} characters, as no file of settings has"
-        raise ConfigError((Problem(str(path), 0, 0, "", why),))
-    return text
+    if str(path) != "-":
+        return read_file(path, most)
+    return decoded(sys.stdin.buffer.read(most + 1), str(path), most)
 
 
 def check_writable(option: str, path: Path | None) -> None:
@@ -307,34 +274,3 @@ def check_writable(option: str, path: Path | None) -> None:
     except OSError as error:
         why = error.strerror or str(error)
     raise UsageError(f"{option} {path}: {why}")
-
-
-def program_path(program: str, cwd: Path) -> str:
-    """A script as the nodes see it: relative where it lies below the working directory here,
-    absolute where it does not."""
-    path = Path(os.path.normpath(cwd / program))
-    if not path.is_file() or "/" not in program:
-        return program
-    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
-
-
-def command_path(program: str, cwd: Path) -> str:
-    """A program as the nodes see it. One of the working directory keeps its `./`: without a slash
-    it would be looked for in PATH.
-
-    Raises UsageError for a file here that cannot be executed, or that PATH does not lead to.
-    """
-    file = cwd / program
-    if "/" not in program:
-        if file.is_file() and shutil.which(program) is None:
-            raise UsageError(
-                f"--no-python {program}: not in PATH, where a name without a slash is looked for",
-                hint=f"write ./{program} for the file in the working directory",
-            )
-        return program
-    if file.is_file() and not os.access(file, os.X_OK):
-        raise UsageError(
-            f"--no-python {program}: the file is not executable", hint=f"chmod +x {program}"
-        )
-    path = program_path(program, cwd)
-    return path if "/" in path else f"./{path}"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-import time
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
-    from dslaunch.run.source import Source
 
 Only = Annotated[
     list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
@@ -61,8 +57,6 @@ Listed = Annotated[bool, typer.Option("--list", help="List the checks.")]
 Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")]
 USUAL = "static"
 """The tier that is asked where none is named."""
-ABOUT_LOGINS = ("ssh.client", "shell.login", "shell.noise")
-"""Checks of what happens when somebody logs in."""
 
 
 def preflight(
@@ -102,7 +96,7 @@ def preflight(
         return
     if fail_on_change and baseline is None:
         raise UsageError("--fail-on-change compares with a baseline", hint="add --baseline FILE")
-    paper = Paper(
+    output = PreflightOutput(
         save=save,
         junit=junit,
         html=html,
@@ -111,8 +105,8 @@ def preflight(
         markdown=markdown,
         fail_on_change=fail_on_change,
     )
-    paper.check()
-    request = Request(
+    output.check()
+    request = PreflightRequest(
         file=file,
         which=options.selection(include, exclude, nodes, None, label),
         wanted=_wanted(tier, only, skip, purpose),
@@ -122,7 +116,7 @@ def preflight(
         slurm=slurm,
         transport=transport,
     )
-    paper.write(request.judged(saved, baseline))
+    output.write(request.ask(baseline) if saved is None else request.again(saved, baseline))
 
 
 def _wanted(
@@ -153,10 +147,9 @@ def _words_on(name: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What the nodes answered, and what follows."""
+class PreflightResult:
+    """What follows from the nodes' answers."""
 
-    facts: Facts
     checks: Mapping[str, Check]
     report: Report
     before: Report | None
@@ -164,7 +157,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PreflightRequest:
     """What is to be known of which nodes."""
 
     file: Path | None
@@ -179,58 +172,38 @@ class Request:
     """Whether the nodes are those of the allocation that we are in."""
     transport: str | None
 
-    def judged(self, saved: Path | None, baseline: Path | None) -> Judged:
-        """Ask the nodes, or take saved answers; and judge. Raises errors of many kinds."""
-        from dslaunch.preflight import checks
-        from dslaunch.preflight.facts import read
-        from dslaunch.preflight.judge import judge
-
-        known, wanted = checks.load(), self.wanted
-        known_good = None if baseline is None else read(baseline)
-        facts = None if saved is None else self._again(saved)
-        scope = self._scope(wanted.named(known)) if facts is None else facts.scope
-        if facts is not None and not self.tiered:
-            wanted = wanted.as_recorded(facts.tier, tuple(sorted(scope.named)))
-        chosen = _fitting(wanted.of(known, scope.cluster), scope)
-        _same_nodes(scope, known_good, baseline)
-        with ExitStack() as farewell:
-            if facts is None:
-                facts = _ask(scope, chosen, self._text(scope.cluster), wanted.tier, farewell)
-            before = None if known_good is None else judge(known_good, chosen)
-            return Judged(facts, chosen, judge(facts, chosen), before)
-
-    def _scope(self, named: frozenset[str]) -> Scope:
-        """What is checked; without a selection also the spares, which may be needed one day."""
+    def ask(self, baseline: Path | None) -> PreflightResult:
+        """Ask the nodes, and judge. Raises errors of many kinds."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.preflight.check import Scope
-        from dslaunch.registry import LAUNCHERS
-        from dslaunch.run.source import find_source, script_imports
+        from dslaunch.run.preflight_survey import preflight_scope
 
         open_file = options.allocated if self.slurm else options.open_cluster
         cluster = options.reached(open_file(self.file), self.transport, slurm=self.slurm)
-        nodes = cluster.nodes
-        if self.which != Selection():
-            nodes = tuple(p.node for p in select(cluster, self.which).placements)
+        allocation = None if self.which == Selection() else select(cluster, self.which)
         how = JobOptions(launcher=self.launcher, fallback="")
         job = options.job_on(cluster, self.script, (), how)
-        LAUNCHERS.get(job.launcher)
-        workdir = cluster.storage.workdir or str(Path.cwd())
-        source = find_source(job, Path.cwd(), workdir) if job.program else None
-        directories = dict.fromkeys([workdir, cluster.storage.checkpoints or workdir])
-        return Scope(
-            cluster,
-            nodes,
-            job,
-            purposes=self.wanted.purposes,
-            directories=tuple(directories),
-            root=source.remote if source else "",
-            files=_files(source),
-            named=named,
-            token=secrets.token_hex(8),
-            imports=script_imports(job, Path.cwd()),
-        )
+        known_good = _known_good(baseline)
+        scope, checks = preflight_scope(cluster, allocation, job, self.wanted, Path.cwd())
+        _same_nodes(scope, known_good, baseline)
+        text, file = self._text(cluster)
+        facts = _ask(scope, checks, self.wanted.tier, text=text, file=file)
+        return _judged(facts, checks, known_good)
 
-    def _again(self, saved: Path) -> Facts:
+    def again(self, saved: Path, baseline: Path | None) -> PreflightResult:
+        """Judge saved answers. Raises errors of many kinds."""
+        from dslaunch.preflight import checks
+        from dslaunch.run.preflight_survey import chosen_checks
+
+        known_good = _known_good(baseline)
+        facts = self._facts(saved)
+        wanted = self.wanted
+        if not self.tiered:
+            wanted = wanted.as_recorded(facts.tier, tuple(sorted(facts.scope.named)))
+        chosen = chosen_checks(wanted, facts.scope, checks.load())
+        _same_nodes(facts.scope, known_good, baseline)
+        return _judged(facts, chosen, known_good)
+
+    def _facts(self, saved: Path) -> Facts:
         """Saved answers, judged for what they were asked for, or by a cluster file named now."""
         from dslaunch.cluster.select import Selection, select
         from dslaunch.preflight.facts import read
@@ -271,16 +244,17 @@ class Request:
         return file_of(cluster, text) if self.slurm else text, str(path)
 
 
-def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
-    """The checks, where nobody logs in to the nodes without those about logins, unless they were
-    asked for by name."""
-    from dslaunch.cluster.model import BY_STEPS
+def _known_good(baseline: Path | None) -> Facts | None:
+    from dslaunch.preflight.facts import read
 
-    if scope.cluster.transport != BY_STEPS:
-        return dict(checks)
-    skip = set(ABOUT_LOGINS) - scope.named
-    why = "nobody logs in: the nodes are reached by steps of the allocation"
-    return {n: check.left_out(why) if n in skip else check for n, check in checks.items()}
+    return None if baseline is None else read(baseline)
+
+
+def _judged(facts: Facts, checks: Mapping[str, Check], known_good: Facts | None) -> PreflightResult:
+    from dslaunch.preflight.judge import judge
+
+    before = None if known_good is None else judge(known_good, checks)
+    return PreflightResult(checks, judge(facts, checks), before)
 
 
 def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -> None:
@@ -292,55 +266,27 @@ def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -
         raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
 
-def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
-    """The job's files with their SHA-256; a script that is not here has none."""
-    if source is None:
-        return ()
-    return source.digests or (((source.script, ""),) if source.script else ())
-
-
-def _ask(
-    scope: Scope,
-    checks: Mapping[str, Check],
-    text: tuple[str, str],
-    tier: Tier,
-    farewell: ExitStack,
-) -> Facts:
-    """Ask the nodes, with a line of progress on a terminal; `farewell` ends the connections."""
+def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier, *, text: str, file: str) -> Facts:
+    """Ask the nodes, with a line of progress on a terminal."""
     from dslaunch import transport
-    from dslaunch.preflight.facts import Facts
-    from dslaunch.preflight.runner import Survey
     from dslaunch.report.preflight import Progress
+    from dslaunch.run.preflight_survey import ask_nodes
 
-    chosen = transport.choose(scope.cluster.transport, scope.cluster)
-    if chosen.notable:
-        ui.say(f"transport: {chosen.name} ({chosen.why})")
+    choice = transport.choose(scope.cluster.transport, scope.cluster)
+    if choice.notable:
+        ui.say(f"transport: {choice.name} ({choice.why})")
     progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
-    way = transport.make(chosen.name, scope.cluster)
-    survey = Survey(scope, checks, progress.note, way)
-    farewell.callback(survey.close)
-    began = time.time()
     try:
-        nodes = survey.run()
+        return ask_nodes(scope, checks, tier, progress.note, choice=choice, text=text, file=file)
     finally:
         progress.end()
-    return Facts(
-        scope=scope,
-        time=began,
-        nodes=nodes,
-        failures=survey.failures,
-        here=survey.here,
-        tier=tier,
-        cluster=text[0],
-        file=text[1],
-    )
 
 
 # ---------------------------------------------------------------- telling
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class PreflightOutput:
     """Where the answers and the findings go."""
 
     save: Path | None
@@ -358,12 +304,12 @@ class Paper:
         for option in ("save", "junit", "html"):
             options.check_writable(f"--{option}", getattr(self, option))
 
-    def write(self, judged: Judged) -> None:
+    def write(self, judged: PreflightResult) -> None:
         """Write and print everything that was asked for. Raises Exit with code 4 if the cluster
         is not fit."""
         report = judged.report
         if self.save is not None:
-            _write(self.save, judged.facts.to_json())
+            _write(self.save, judged.report.facts.to_json())
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:

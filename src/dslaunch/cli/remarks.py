@@ -40,14 +40,10 @@ def form(*, as_json: bool, sarif: bool, github: bool) -> Form:
 
 def ignored_rules(words: Sequence[str] | None, known: Collection[str]) -> frozenset[str]:
     """The rules that `--ignore` names. Raises UsageError for one that does not exist."""
-    names = [name.strip() for word in words or () for name in word.split(",") if name.strip()]
-    for name in names:
-        if name not in known:
-            from dslaunch.lint import closest_rule
+    from dslaunch.lint.suppression import check_rules
 
-            similar = closest_rule(name, known)
-            hint = f"did you mean `{similar}`?" if similar else "a remark ends with its rule"
-            raise UsageError(f"--ignore: no rule is named `{name}`", hint=hint)
+    names = [name.strip() for word in words or () for name in word.split(",") if name.strip()]
+    check_rules(names, known)
     return frozenset(names)
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from dslaunch import api
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.words import FILE_ENDINGS, JobOptions
 from dslaunch.errors import UsageError
-
-if TYPE_CHECKING:
-    from dslaunch.cluster.model import Allocation
-    from dslaunch.launch.plan import Decided
-    from dslaunch.render.launch import Rendered
 
 Words = Annotated[
     list[str] | None,
@@ -61,8 +56,6 @@ def render(
 
     Example: dslaunch render torchrun cluster.yaml train.py
     """
-    from dslaunch.cluster.select import select
-
     if formats:
         ui.result(_format_list())
         return
@@ -74,12 +67,24 @@ def render(
         launcher=launcher,
         env=tuple(env or ()),
         fallback="train.py",
-        command="render",
     )
     asked = options.read_job(rest, how, workdir=workdir, slurm=slurm)
-    allocation = select(asked.cluster, options.selection(include, exclude, nodes, slots, label))
-    decided = assumed(asked, allocation, master_addr, master_port)
-    _hand_over(_rendered(name, asked, allocation, decided), decided, output)
+    rendered = api.render(
+        name,
+        asked.cluster,
+        asked.job,
+        options.select(asked.cluster, include, exclude, nodes, slots, label),
+        master_addr=master_addr,
+        master_port=master_port,
+    )
+    for assumed in rendered.decisions:
+        ui.say(f"assumed: {assumed.what} {assumed.value} ({assumed.why})")
+    for note in rendered.notes:
+        ui.say(f"note: {note}")
+    if output is None:
+        ui.document(rendered.text)
+    else:
+        ui.write_document(output, rendered.text)
 
 
 def check_format(name: str) -> None:
@@ -99,64 +104,8 @@ def check_format(name: str) -> None:
     formats.get(name)
 
 
-def assumed(
-    asked: options.Asked, allocation: Allocation, address: str | None, port: int | None
-) -> Decided:
-    """What is assumed of the nodes, less what the options say about the master."""
-    from dslaunch.launch.assume import assume
-    from dslaunch.launch.decisions import MASTER_ASSUMED, DecisionCode, decision
-
-    network = replace(asked.cluster.network, master_port=port or asked.cluster.network.master_port)
-    cluster = replace(asked.cluster, network=network)
-    decided = assume(cluster, allocation, str(Path.cwd()))
-    if address is None:
-        return decided
-    code = DecisionCode.MASTER_GIVEN
-    master = decision(code, address=address, port=decided.rendezvous.port)
-    return replace(
-        decided,
-        rendezvous=replace(decided.rendezvous, address=address),
-        decisions=tuple(master if d.code in MASTER_ASSUMED else d for d in decided.decisions),
-    )
-
-
-def _rendered(
-    name: str, asked: options.Asked, allocation: Allocation, decided: Decided
-) -> Rendered:
-    from dslaunch.render import formats
-    from dslaunch.render.launch import Launch
-
-    return formats.render(name, Launch(asked.cluster.name, allocation, asked.job, decided))
-
-
-def _hand_over(rendered: Rendered, decided: Decided, output: Path | None) -> None:
-    """Print or write the text; the notes on it go to people."""
-    for d in decided.decisions:
-        if d.assumed and _says(rendered.text, d.value):
-            ui.say(f"assumed: {d.what} {d.value} ({d.why})")
-    for note in rendered.notes:
-        ui.say(f"note: {note}")
-    if output is None:
-        ui.document(rendered.text)
-    else:
-        _write(output, rendered.text)
-
-
-def _says(text: str, value: str) -> bool:
-    """Whether a decision has a part in the text; address and port may stand apart in it."""
-    address, _, port = value.rpartition(":")
-    return value in text or (bool(address) and address in text and port in text)
-
-
 def _format_list() -> str:
     from dslaunch.render import formats
 
     rows = [(name, formats.get(name).summary) for name in formats.every_name()]
     return ui.table(rows, ui.width())
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8", "surrogateescape")
-    except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror}") from None

@@ -5,28 +5,23 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dslaunch import api
 from dslaunch.cli import arguments, options, screens, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.words import JobOptions
-from dslaunch.errors import DslaunchError, Interrupted, PlanError, UsageError
+from dslaunch.errors import DslaunchError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dslaunch.cluster.model import Allocation, Cluster
-    from dslaunch.cluster.select import Selection
-    from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
     from dslaunch.run.outcome import Outcome, Status
-    from dslaunch.run.patience import Patience
 
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
@@ -129,37 +124,35 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.run.launch import Request
     from dslaunch.run.patience import Patience
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
     asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
+    cluster = asked.cluster
     if not dry_run:
-        asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
-    patience = _fitting(Patience(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
-    chosen = options.selection(include, exclude, nodes, slots, label)
-    where = on_nodes(asked, chosen, detach=detach, min_nodes=min_nodes)
-    request = Request(
-        *where,
-        not no_sync,
-        patience,
-        detach,
-        not no_preflight,
-        _restarts(where[2], where[1], restarts, min_nodes),
-        min_nodes,
-        force,
-        signal.Signals[f"SIG{notice}"] if notice else None,
+        cluster = options.reached(cluster, transport, slurm=slurm)
+    request = api.run_request(
+        cluster,
+        asked.job,
+        options.select(cluster, include, exclude, nodes, slots, label),
+        sync=not no_sync,
+        preflight=not no_preflight,
+        force=force,
+        restarts=restarts,
+        min_nodes=min_nodes,
+        patience=Patience(grace, exit_timeout, silence, reconnect, hang_timeout),
+        detached=detach,
+        notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )
     shown = screens.existing_ranks(ranks, request.allocation.world_size)
-    if not dry_run:
-        if not (force or slurm or transport):
-            check_not_scheduled(asked.cluster, os.environ)
-        arguments.tell_of_own_options(words or [], "run", Path.cwd())
     options.check_writable("--result", result)
     if dry_run:
         _print_plan(request)
         return
-    end = End(result, requeue)
+    if not (force or slurm or transport):
+        api.check_not_scheduled(cluster, os.environ)
+    arguments.tell_of_own_options(words or [], "run", Path.cwd())
+    end = RunEnd(result, requeue)
     try:
         _run(request, (json, quiet, shown), end)
     except DslaunchError as error:
@@ -167,64 +160,14 @@ def run(
         raise
 
 
-def on_nodes(
-    asked: options.Asked, chosen: Selection, *, detach: bool, min_nodes: int | None = None
-) -> tuple[Cluster, Allocation, Job, Path, Mapping[str, str]]:
-    """What runs where, from here. Raises SelectionError, UsageError."""
-    from dslaunch.cluster.model import BY_STEPS
-    from dslaunch.cluster.select import check_min_nodes, select
+def _print_plan(request: Request) -> None:
+    from dslaunch.render.dry_run import dry_run
 
-    cluster = asked.cluster
-    if detach and cluster.transport == BY_STEPS:
-        raise UsageError(
-            "--detach: SLURM ends what a step of an allocation has started when the step ends",
-            hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
-            "by SSH: `--transport fabric`",
-        )
-    allocation = select(cluster, chosen)
-    check_min_nodes(min_nodes, allocation)
-    return cluster, allocation, asked.job, Path.cwd(), os.environ
-
-
-def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
-    """Raise PlanError for nodes that belong to SLURM, outside of any allocation: ranks that are
-    started there over SSH take the resources of other users' jobs."""
-    from dslaunch.cluster.model import BY_STEPS, Slurm
-
-    over_ssh = cluster.transport not in ("local", BY_STEPS)
-    if cluster.slurm == Slurm() or not over_ssh or environ.get("SLURM_JOB_ID"):
-        return
-    raise PlanError(
-        f"cluster {cluster.name!r} has a `slurm:` section, and this shell is in no allocation: its "
-        "nodes belong to the scheduler",
-        hint="submit it as a job: `dslaunch slurm CLUSTER.yaml SCRIPT`\n"
-        "or allocate nodes first: `salloc ...`, then `dslaunch run --slurm CLUSTER.yaml SCRIPT`\n"
-        "if SLURM does not manage these nodes: `dslaunch run --force`, or name `--transport`",
-    )
-
-
-def _fitting(patience: Patience, asked: options.Asked) -> Patience:
-    """Without a time to come back where nobody would be there: SLURM ends what a step has started
-    with the step."""
-    from dslaunch.cluster.model import BY_STEPS
-
-    if asked.cluster.transport != BY_STEPS:
-        return patience
-    return replace(patience, reconnect=0.0)
-
-
-def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:
-    """How often to restart where the command line does not say it."""
-    from dslaunch.registry import LAUNCHERS
-
-    if given is not None or least is None:
-        return given or 0
-    launcher = LAUNCHERS.get(job.launcher)
-    return launcher.default_restarts(len(allocation.placements), least)
+    ui.result(dry_run(api.assumed_plan(request)))
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunEnd:
     """What becomes of a run's outcome beside what is shown of it."""
 
     result: Path | None
@@ -267,19 +210,7 @@ class End:
             ui.say(f"dslaunch: --result {self.result}: {error.strerror}")
 
 
-def _print_plan(request: Request) -> None:
-    from dslaunch.launch.assume import assume
-    from dslaunch.launch.planner import make_plan
-    from dslaunch.render.dry_run import dry_run
-    from dslaunch.run.launch import counted
-
-    cluster, allocation = request.cluster, request.allocation
-    decided = assume(cluster, allocation, str(request.cwd))
-    plan = make_plan(allocation, counted(request, 0), decided, cluster=cluster.name)
-    ui.result(dry_run(plan))
-
-
-def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: End) -> None:
+def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dslaunch.cli import options, ui
+from dslaunch.cluster.select import Selection, select
 from dslaunch.errors import ConfigError, Problem, UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Cluster
-    from dslaunch.cluster.select import Selection
     from dslaunch.deepspeed.hardware import NodeHardware
+    from dslaunch.run.hardware import Hardware
 
 FactsFile = Annotated[
     Path | None,
@@ -22,57 +21,38 @@ FactsFile = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The nodes of a training, as far as they are known."""
-
-    nodes: tuple[NodeHardware, ...] = ()
-    ranks: int | None = None
-    network: float | None = None
-    """Bytes per second between nodes, as measured."""
-    nvme: int | None = None
-    """Bytes free on the nodes' own disks, of the node with least."""
-
-
-def site(cluster: Path | None, chosen: Selection, facts: Path | None) -> Site:
-    """The nodes that a cluster file has, and what they answered.
+def hardware_of(cluster: Path | None, chosen: Selection, facts: Path | None) -> Hardware:
+    """Return the nodes that a cluster file has, and what they answered.
 
     `facts` is preflight's recorded answers, whose own cluster counts where no file is named, or a
     JSON list of what nodes have. Raises ConfigError, and UsageError for a selection of nothing.
     """
-    from dslaunch.cluster.select import Selection
+    from dslaunch.run.hardware import Hardware
 
     if facts is not None and not _is_list(facts):
         return _answered(cluster, chosen, facts)
     if cluster is None and chosen != Selection():
         raise UsageError("nodes are selected, and no --cluster is named")
-    known = Site() if cluster is None else _described(options.open_cluster(cluster), chosen)
-    return known if facts is None else Site(_listed(facts), known.ranks)
+    known = Hardware()
+    if cluster is not None:
+        loaded = options.open_cluster(cluster)
+        known = Hardware.of(loaded, select(loaded, chosen))
+    return known if facts is None else Hardware(_listed(facts), known.ranks)
 
 
-def _described(cluster: Cluster, chosen: Selection) -> Site:
-    from dslaunch.cluster.select import select
-    from dslaunch.deepspeed.hardware import hardware_of
-
-    allocation = select(cluster, chosen)
-    return Site(hardware_of(allocation), allocation.world_size)
-
-
-def _answered(file: Path | None, chosen: Selection, path: Path) -> Site:
-    from dslaunch.cluster.select import select
+def _answered(file: Path | None, chosen: Selection, path: Path) -> Hardware:
     from dslaunch.preflight.facts import read
-    from dslaunch.preflight.hardware import hardware, network, node_local
+    from dslaunch.run.hardware import Hardware
 
     facts = read(path)
     cluster = facts.scope.cluster if file is None else options.open_cluster(file)
-    allocation = select(cluster, chosen)
-    silent = [host for host in allocation.hosts if host not in facts.nodes]
-    if silent:
+    known = Hardware.of(cluster, select(cluster, chosen), facts)
+    if known.unanswered:
         from dslaunch.cluster.nodeset import fold
 
-        ui.say(f"{path} holds no answers of {fold(silent)}: the cluster file's labels count")
-    nodes = hardware(allocation, facts)
-    return Site(nodes, allocation.world_size, network(facts), node_local(facts))
+        silent = fold(known.unanswered)
+        ui.say(f"{path} holds no answers of {silent}: the cluster file's labels count")
+    return known
 
 
 def _is_list(path: Path) -> bool:

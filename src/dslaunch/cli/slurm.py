@@ -120,11 +120,13 @@ def slurm(
         _lint(words[1:])
         return
     from dslaunch.cluster.select import check_min_nodes
+    from dslaunch.run.job_program import located
     from dslaunch.slurm.settings import Sources
 
-    how = JobOptions(module, no_python, launcher, tuple(env or ()), command="slurm")
+    how = JobOptions(module, no_python, launcher, tuple(env or ()))
     asked = options.read_job(words or [], how, workdir=workdir)
-    asked = replace(asked, job=replace(asked.job, min_nodes=min_nodes))
+    job = located(asked.job, Path.cwd())
+    asked = replace(asked, job=replace(job, min_nodes=min_nodes))
     chosen = options.selection(include, exclude, nodes, slots, label)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach: one of them")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import ui
+from dslaunch.cli import options, ui
 from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
-from dslaunch.errors import ConfigError, Problem, UsageError
+from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -63,7 +63,7 @@ def slurm_lint(
 
 
 def _judged(file: Path, fix: bool, ignore: Collection[str]) -> Verdict:
-    text = _read(file)
+    text = options.read_text(file, LARGEST)
     verdict = _verdict(text, file, ignore)
     return _mend(file, text, verdict, ignore) if fix else verdict
 
@@ -85,28 +85,6 @@ def _say_unchecked() -> None:
 
     if not can_be_asked():
         ui.say("no bash 4 or newer here: whether bash takes the script was not checked")
-
-
-def _read(file: Path) -> str:
-    """The script's text, line ends as they are."""
-    try:
-        if str(file) == "-":
-            data = sys.stdin.buffer.read(LARGEST + 1)
-        else:
-            with file.open("rb") as stream:
-                data = stream.read(LARGEST + 1)
-    except OSError as error:
-        raise _unreadable(file, str(error.strerror)) from None
-    if len(data) > LARGEST:
-        raise _unreadable(file, f"more than {LARGEST} bytes, which is as much as SLURM takes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise _unreadable(file, "no text in UTF-8") from None
-
-
-def _unreadable(file: Path, why: str) -> ConfigError:
-    return ConfigError((Problem(str(file), 0, 0, "", why),))
 
 
 def _mend(file: Path, text: str, before: Verdict, ignore: Collection[str]) -> Verdict:

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem
+from dslaunch.errors import ConfigError, DslaunchError, NodeError, Problem, UsageError
 from dslaunch.terminal import PLAIN, colored, one_line, visible
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
 RED, BOLD = "\x1b[31m", "\x1b[1m"
@@ -38,6 +39,14 @@ def result(text: str, *, colors: bool = False) -> None:
 def document(text: str) -> None:
     """Print a text that programs read, such as a batch script: exact, except on a terminal."""
     _print(visible(text) if sys.stdout.isatty() else text)
+
+
+def write_document(path: Path, text: str) -> None:
+    """Write a text that programs read into the file of `--output`. Raises UsageError."""
+    try:
+        path.write_text(text, "utf-8", "surrogateescape")
+    except OSError as problem:
+        raise UsageError(f"--output {path}: {problem.strerror}") from None
 
 
 def _print(text: str) -> None:

@@ -1,12 +1,15 @@
 """The values that describe a cluster: what the user says exists, fully expanded.
 
 A cluster file (see `schema`) is folded and has defaults; these values are not: one `Node` per
-machine, every default applied. They are frozen, hashable, and know nothing of files.
+machine, every default applied. They are frozen and hashable.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 Pairs = tuple[tuple[str, str], ...]
 """An ordered mapping of text to text as a hashable value; names are unique."""
@@ -189,6 +192,23 @@ class Cluster:
     slurm: Slurm = field(default_factory=Slurm)
     preflight: Preflight = field(default_factory=Preflight)
     job: JobDefaults | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Read and check a cluster file. Nodes emulated on this machine run our own Python.
+
+        Raises ConfigError with everything that is wrong in the file.
+        """
+        from dslaunch.cluster.load import load_cluster
+
+        cluster = load_cluster(Path(path))
+        if cluster.transport != "local":
+            return cluster
+        nodes = (
+            node if node.python or node.activate else replace(node, python=sys.executable)
+            for node in cluster.nodes
+        )
+        return replace(cluster, nodes=tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from dslaunch.errors import UsageError
 from dslaunch.lint.remark import Remark, in_order
 
 UNKNOWN_RULE = "unknown-rule"
@@ -142,6 +143,15 @@ def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
     fix = f"write {similar}" if similar else "name a rule as it stands in brackets behind a remark"
     message = f"`{name}` is not a rule, so nothing is ignored"
     return Remark(UNKNOWN_RULE, "warning", file, mention.line, mention.column, "", message, fix)
+
+
+def check_rules(names: Collection[str], known: Collection[str]) -> None:
+    """Raise UsageError for a rule to ignore that does not exist."""
+    for name in names:
+        if name not in known:
+            similar = closest_rule(name, known)
+            hint = f"did you mean `{similar}`?" if similar else "a remark ends with its rule"
+            raise UsageError(f"--ignore: no rule is named `{name}`", hint=hint)
 
 
 def closest_rule(name: str, known: Collection[str]) -> str | None:

@@ -10,6 +10,7 @@ from dslaunch.registry import LAUNCHERS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Pairs, Placement
+    from dslaunch.launch.decisions import Decision
     from dslaunch.launch.job import Job
     from dslaunch.launch.launchers import Launcher
     from dslaunch.launch.plan import Decided
@@ -52,6 +53,8 @@ class Rendered:
     text: str
     notes: tuple[str, ...] = ()
     """For people, on standard error."""
+    decisions: tuple[Decision, ...] = ()
+    """What the text assumes."""
 
 
 def ranks_of(first: int, count: int) -> str:

@@ -121,12 +121,17 @@ def _kept(session: Session, run: str) -> Iterator[tuple[float, Session, Kept]]:
 def replay(directory: Path, watch: Watch, *, follow: bool) -> None:
     """Show what this machine has recorded, in the order of time; with `follow` in that of arrival,
     for as long as the launcher lives."""
-    going = (lambda: is_held(directory)) if follow else None
-    pieces = read_output(directory, follow=going)
-    for host, rank, stream, when, data in pieces:
-        number = frames.NO_RANK if rank is None else rank
-        watch.output(host, frames.Output(number, stream, when, data), 0.0)
+    for host, output in recorded(directory, follow=follow):
+        watch.output(host, output, 0.0)
     watch.flush_all()
+
+
+def recorded(directory: Path, *, follow: bool) -> Iterator[tuple[str, frames.Output]]:
+    """Yield what each node's ranks wrote, as `replay` shows it."""
+    going = (lambda: is_held(directory)) if follow else None
+    for host, rank, stream, when, data in read_output(directory, follow=going):
+        number = frames.NO_RANK if rank is None else rank
+        yield host, frames.Output(number, stream, when, data)
 
 
 def nothing_reached(reached: Reached, run: str) -> DslaunchError:

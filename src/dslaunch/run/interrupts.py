@@ -56,6 +56,10 @@ class Interrupts(Noted):
             self._before[self.notice] = signal.signal(self.notice, self._note_notice)
         return self
 
+    def stop(self) -> None:
+        """Count a wish to end that came by no signal."""
+        self.count += 1
+
     def wait(self, futures: list[Future[Any]], timeout: float) -> None:
         """Wait until all are done, or for `timeout` seconds. Raises Interrupted."""
         deadline = time.monotonic() + timeout
@@ -71,7 +75,7 @@ class Interrupts(Noted):
             raise Interrupted("interrupted before the start")
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.stop()
 
     def _note_notice(self, number: int, frame: FrameType | None) -> None:
         self.notices += 1

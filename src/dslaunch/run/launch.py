@@ -81,11 +81,14 @@ class Announcer(Protocol):
         """What was decided, and where the run is recorded; nothing has started yet."""
 
 
-def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
+def run_job(
+    request: Request, show: Callable[[], Announcer], stop: Interrupts | None = None
+) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
     `show` gives the screen, the same every time, and is first called while the nodes are on their
-    way. A detached run is only started.
+    way. A detached run is only started. `stop` is asked whether to end it, and no signal is caught,
+    as Python demands of threads; None: signals of this process end it.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
     """
     again = request.detached and request.restarts
@@ -99,7 +102,8 @@ def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, P
     # an impossible request is refused before any node is spoken to
     LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)
-    with Interrupts(request.notice) as interrupts:
+    caught = Interrupts(request.notice) if stop is None else contextlib.nullcontext(stop)
+    with caught as interrupts:
         whole = Whole(request, show, interrupts, secrets)
         try:
             outcome = whole.attempt(request.allocation, 0)

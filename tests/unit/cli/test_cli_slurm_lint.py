@@ -167,7 +167,7 @@ def test_what_cannot_be_read_is_a_line_of_words(
 
 def test_a_text_without_end_is_not_read_to_the_end(dslaunch: Dslaunch) -> None:
     done = dslaunch("slurm", "lint", "/dev/zero")
-    assert (done.returncode, "as much as SLURM takes" in done.stderr) == (3, True)
+    assert (done.returncode, "more than 4,194,304 bytes" in done.stderr) == (3, True)
 
 
 def test_a_good_script_is_told_what_is_right(directory: Path, dslaunch: Dslaunch) -> None:

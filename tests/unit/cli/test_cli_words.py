@@ -12,16 +12,11 @@ from dslaunch.cli.words import (
     FILE_ENDINGS,
     JobOptions,
     MoreOptions,
-    copied,
-    make_job,
     own_first,
     read_settings,
     split_words,
 )
-from dslaunch.cluster.model import Cluster, JobDefaults, Node, SecretSource
 from dslaunch.errors import UsageError
-
-NODE = Node("a", (0,))
 
 
 @pytest.mark.parametrize(
@@ -84,40 +79,6 @@ def test_no_word_is_parsed_without_end(words: list[str], has_format: bool):
     pytest.fail("parsed again and again")
 
 
-def test_the_later_of_two_values_for_a_variable_wins():
-    cluster = Cluster(
-        "c",
-        (NODE,),
-        env=(("FILE", "1"), ("FROM", "1"), ("JOB", "1"), ("LINE", "1")),
-        env_from=("FROM", "JOB", "LINE"),
-        job=JobDefaults(script="t.py", env=(("JOB", "3"), ("LINE", "3"))),
-    )
-    caller = {"FROM": "2", "JOB": "2", "LINE": "2", "OTHER": "2"}
-    job = make_job(cluster, "t.py", (), JobOptions(env=("LINE=4",)), caller)
-    assert dict((*job.env, *job.overrides)) == {"FILE": "1", "FROM": "2", "JOB": "3", "LINE": "4"}
-
-
-def test_a_script_on_the_command_line_takes_no_arguments_from_the_file():
-    cluster = Cluster("c", (NODE,), job=JobDefaults(script="a.py", args=("--x",)))
-    job = make_job(cluster, "b.py", ("--y",), JobOptions(), {})
-    assert (job.program, job.args) == ("b.py", ("--y",))
-
-
-@pytest.mark.parametrize(
-    ("defaults", "program", "kind"),
-    [
-        (JobDefaults(script="a.py", args=("1",)), "a.py", "script"),
-        (JobDefaults(module="pkg.a", args=("1",)), "pkg.a", "module"),
-    ],
-    ids=["script", "module"],
-)
-def test_the_file_names_the_job_where_the_command_line_does_not(
-    defaults: JobDefaults, program: str, kind: str
-):
-    job = make_job(Cluster("c", (NODE,), job=defaults), None, (), JobOptions(), {})
-    assert (job.program, job.kind, job.args) == (program, kind, ("1",))
-
-
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
@@ -128,32 +89,12 @@ def test_the_file_names_the_job_where_the_command_line_does_not(
     ids=["script", "module", "command"],
 )
 def test_an_option_says_what_the_program_is(options: JobOptions, kind: str):
-    assert make_job(Cluster("c", (NODE,)), "x", (), options, {}).kind == kind
+    assert options.kind == kind
 
 
-def test_launcher_and_secrets_come_from_the_file_unless_the_launcher_is_named():
-    secrets = (SecretSource("TOKEN"),)
-    cluster = Cluster("c", (NODE,), launcher="direct", secrets=secrets)
-    assert make_job(cluster, "x", (), JobOptions(), {}).launcher == "direct"
-    job = make_job(cluster, "x", (), JobOptions(launcher="torchrun"), {"TOKEN": "no"})
-    assert (job.launcher, job.secrets, job.env) == ("torchrun", secrets, ())
-
-
-@pytest.mark.parametrize(
-    ("program", "options", "message"),
-    [
-        pytest.param(None, JobOptions(), "no script", id="nothing-to-run"),
-        pytest.param(None, JobOptions(module=True), "--module says", id="module-without-name"),
-        pytest.param(None, JobOptions(no_python=True), "--no-python says", id="no-program"),
-        pytest.param("--nodse", JobOptions(), "--nodse stands", id="option-for-script"),
-        pytest.param("x", JobOptions(module=True, no_python=True), "exclude", id="two-kinds"),
-    ],
-)
-def test_what_names_no_program_is_an_error_of_usage(
-    program: str | None, options: JobOptions, message: str
-):
-    with pytest.raises(UsageError, match=message):
-        make_job(Cluster("c", (NODE,)), program, (), options, {})
+def test_a_program_is_of_one_kind():
+    with pytest.raises(UsageError, match="exclude"):
+        assert JobOptions(module=True, no_python=True).kind
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0")))
@@ -173,19 +114,3 @@ def test_all_wrong_settings_are_named_at_once():
         "--env: GONE is not set in your environment",
         "--env: '' is no name of a variable",
     ]
-
-
-def test_patterns_copy_only_what_they_match_and_respect_case():
-    caller = {"WANDB_B": "2", "WANDB_A": "1", "wandb_c": "3", "HF_HOME": "4", "HF_HOME2": "5"}
-    found = copied(("WANDB_*", "HF_HOME", "ABSENT"), caller)
-    assert list(found.items()) == [("HF_HOME", "4"), ("WANDB_A", "1"), ("WANDB_B", "2")]
-
-
-def test_a_secret_is_in_no_variable_whose_value_is_written_down() -> None:
-    cluster = Cluster("c", (NODE,), env_from=("HF_*",), secrets=(SecretSource("HF_TOKEN"),))
-    environ = {"HF_TOKEN": "sesame", "HF_HOME": "/x"}
-    job = make_job(cluster, "train.py", (), JobOptions(), environ)
-    assert job.env == (("HF_HOME", "/x"),)
-    for setting in ("HF_TOKEN", "HF_TOKEN=open"):
-        with pytest.raises(UsageError, match="HF_TOKEN"):
-            make_job(cluster, "train.py", (), JobOptions(env=(setting,)), environ)

@@ -1,0 +1,104 @@
+"""What `import dslaunch` offers, and what it costs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dslaunch
+from dslaunch import api
+
+PAGE = (Path(__file__).parents[3] / "docs/reference/api.md").read_text("utf-8")
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Cluster.load": dslaunch.Cluster.load,
+    "select": dslaunch.select,
+    "Job.on": dslaunch.Job.on,
+    "plan": dslaunch.plan,
+    "render": dslaunch.render,
+    "preflight": dslaunch.preflight,
+    "run": dslaunch.run,
+    "lint_config": dslaunch.lint_config,
+    "estimate": dslaunch.estimate,
+    "Hardware.of": dslaunch.Hardware.of,
+}
+CLI = {"typer", "click", "rich"}
+METHODS = ("wait", "logs", "stop", "status")
+
+
+def signature(name: str, function: Callable[..., Any]) -> str:
+    """The names of a function's parameters, as the page writes them."""
+    words: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(parameter.name)
+    return f"{name}({', '.join(words)})"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_is_documented_with_its_parameters(name: str) -> None:
+    assert f"### `{signature(name, FUNCTIONS[name])}`\n" in PAGE
+
+
+def test_every_member_of_the_handle_is_documented() -> None:
+    rows = PAGE.partition("### `Run`\n")[2].partition("\n## ")[0]
+    for name in METHODS:
+        assert f"| `{signature(name, getattr(dslaunch.Run, name))}` |" in rows
+    members = {name for name in vars(dslaunch.Run) if not name.startswith("_")}
+    assert members - {"wait_for_plan"} <= set(re.findall(r"`(\w+)", rows))
+
+
+@pytest.mark.parametrize("name", dslaunch.__all__)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    assert re.search(rf"`{name}\b", PAGE)
+    found = getattr(dslaunch, name)
+    assert found is not None
+    assert name in dir(dslaunch)
+    assert name == "__version__" or inspect.getdoc(found)
+
+
+def test_no_other_name_is_offered() -> None:
+    with pytest.raises(AttributeError, match="gone"):
+        dslaunch.gone  # type: ignore[attr-defined]  # noqa: B018 - it is what is tested
+    offered = {name for name in vars(api) if getattr(api, name) in FUNCTIONS.values()}
+    assert offered == {name for name in FUNCTIONS if "." not in name}
+
+
+def test_functions_are_offered_although_packages_have_their_names() -> None:
+    from dslaunch.preflight import judge
+    from dslaunch.render import formats
+    from dslaunch.run import launch
+
+    assert all(map(inspect.ismodule, (judge, formats, launch)))
+    assert dslaunch.run is api.run
+    assert dslaunch.render is api.render
+    assert dslaunch.preflight is api.preflight
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules that an interpreter has imported after this code."""
+    shown = f"{code}\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", shown], text=True, capture_output=True, timeout=60, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_it_imports_one_module() -> None:
+    assert imported_by("import dslaunch") - imported_by("") == {"dslaunch"}
+
+
+def test_using_it_imports_nothing_of_the_command_line() -> None:
+    used = "import dslaunch\nfor name in dslaunch.__all__: getattr(dslaunch, name)"
+    modules = imported_by(used)
+    assert {module.partition(".")[0] for module in modules} & CLI == set()
+    assert not [name for name in modules if name.startswith(("dslaunch.cli", "dslaunch.report"))]
