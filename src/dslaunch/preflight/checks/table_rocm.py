@@ -1,4 +1,4 @@
-"""Checks of what rocm-smi or amd-smi tells of AMD GPUs."""
+"""Checks of AMD GPUs: their number, and what rocm-smi or amd-smi tells of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Check, Level, Verdict, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Level, Question, Verdict, passed, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
 from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._rocm import Told
+from dslaunch.preflight.flow import NodeFlow, each
 
 
 def _driver(told: Told, a: Answers) -> Iterator[Verdict]:
@@ -79,6 +80,20 @@ def _temperature(told: Told, a: Answers) -> Iterator[Verdict]:
         yield passed("cool")
 
 
+KFD = Question("path", "/dev/kfd")
+
+
+def _flow_rocm_count(a: Answers) -> NodeFlow:
+    if accelerators.of_vendor(a, "amd") is None:
+        return [skipped(rocm.NONE)]
+    a = yield {"kfd": KFD}
+    kfd = a.found(KFD)
+    if kfd is not None and not kfd["writable"]:
+        fix = "add the user to the group of /dev/kfd (`usermod -aG render,video USER`)"
+        return [Verdict("fail", "/dev/kfd cannot be opened by this user", "write access", fix)]
+    return accelerators.count(a, "amd")
+
+
 CHECKS = {
     "rocm.driver": Check(
         title="the ROCm tools answer, and all nodes have the same amdgpu driver",
@@ -119,8 +134,8 @@ CHECKS = {
     "rocm.temperature": Check(
         title="AMD GPUs are cool enough",
         tier="static",
-        why="A GPU that is warm before the training starts slows down when it works, and holds all "
-        "others up.",
+        why="A GPU that is warm before the training starts slows down when it works, and holds "
+        "all others up.",
         fix="look at the node's fans and air flow, and at who uses the GPU now",
         see="rocm-smi --showtemp",
         source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C "
@@ -129,5 +144,16 @@ CHECKS = {
         flow=rocm.where_there(_temperature),
         limits={"warn": 85, "fail": 100},
         limits_mean="degrees C of the hottest sensor from which it warns and fails",
+    ),
+    "rocm.count": Check(
+        title="a node has as many AMD GPUs as slots, and the user may open them",
+        tier="gate",
+        why="A rank whose GPU is not there fails at once. Without access to /dev/kfd PyTorch "
+        "finds no GPU and silently trains on the CPU.",
+        fix="see `dmesg | grep -i amdgpu`; correct `slots:` if that is what the node has",
+        see="ls -l /dev/kfd; rocm-smi",
+        source="ROCm documentation, Configuring permissions for GPU access; Linux, amdkfd",
+        ask=accelerators.ask,
+        flow=each(_flow_rocm_count),
     ),
 }
