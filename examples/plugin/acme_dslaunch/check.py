@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.preflight.check import Check, Question, Verdict, as_on, odd_ones, passed
+from dslaunch.preflight.check import Check, Finding, Question, as_on, odd_ones, passed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,16 +20,16 @@ def zone(answers: Answers) -> str:
     return str(answers.value(ZONE).get(FILE, "UTC")).strip()
 
 
-def judge(answers: Answers) -> Iterator[Verdict]:
+def judge(answers: Answers) -> Iterator[Finding]:
     """Say what the node's time zone is."""
     yield passed(f"the time zone is {zone(answers)}")
 
 
-def compare(nodes: Nodes) -> Iterator[Verdict]:
+def compare(nodes: Nodes) -> Iterator[Finding]:
     """Warn of the nodes that differ from most."""
     zones = {host: zone(answers) for host, answers in nodes.items()}
     for value, hosts, common, count in odd_ones(zones):
-        yield Verdict("warn", f"the time zone is {value}", as_on(common, count), hosts=hosts)
+        yield Finding("warn", f"the time zone is {value}", as_on(common, count), hosts=hosts)
 
 
 CHECK = Check(

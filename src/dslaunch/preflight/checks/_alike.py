@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Level, Nodes, UnansweredError, Verdict, odd_ones
+from dslaunch.preflight.check import Answers, Finding, Level, Nodes, UnansweredError, odd_ones
 
-Compare = Callable[[Nodes], Iterator[Verdict]]
+Compare = Callable[[Nodes], Iterator[Finding]]
 
 
 def alike(
@@ -30,14 +30,14 @@ def alike(
     that the others are well.
     """
 
-    def compare(nodes: Nodes) -> Iterator[Verdict]:
+    def compare(nodes: Nodes) -> Iterator[Finding]:
         values: dict[str, str] = {}
         for host, a in nodes.items():
             try:
                 own = value(a)
             except UnansweredError as why:
                 if whole:
-                    yield Verdict("unknown", str(why), hosts=(host,))
+                    yield Finding("unknown", str(why), hosts=(host,))
                 continue
             if own:
                 values[host] = own
@@ -47,10 +47,10 @@ def alike(
             texts = {"value": own, "common": common, "count": count}
             texts["nodes"] = counted(count, "node")
             severity = level(own, common) if callable(level) else level
-            yield Verdict(severity, found.format(**texts), expected.format(**texts), hosts=hosts)
+            yield Finding(severity, found.format(**texts), expected.format(**texts), hosts=hosts)
         fine = tuple(host for host in values if host not in odd)
         if whole and fine:
-            yield Verdict("pass", found.format(value=values[fine[0]]), hosts=fine)
+            yield Finding("pass", found.format(value=values[fine[0]]), hosts=fine)
 
     return compare
 
@@ -85,14 +85,14 @@ def parts_alike(
     `untold`: nodes without an answer are named, as they are if no other check does.
     """
 
-    def compare(nodes: Nodes) -> Iterator[Verdict]:
+    def compare(nodes: Nodes) -> Iterator[Finding]:
         found: dict[str, list[Part]] = {}
         for host, a in nodes.items():
             try:
                 found[host] = parts(a)
             except UnansweredError as why:
                 if untold:
-                    yield Verdict("unknown", str(why), hosts=(host,))
+                    yield Finding("unknown", str(why), hosts=(host,))
         usual = _usual(found, lower)
         for host, of in found.items():
             odd: dict[tuple[str, Any], list[Any]] = {}
@@ -102,9 +102,9 @@ def parts_alike(
                     odd.setdefault((part.shown, common), []).append(part.name)
             for (shown, common), names in odd.items():
                 words = f"{named(names)}: {shown}"
-                yield Verdict(level, words, expected.format(usual=common), fix, hosts=(host,))
+                yield Finding(level, words, expected.format(usual=common), fix, hosts=(host,))
             if of and not odd:
-                yield Verdict("pass", fine, hosts=(host,))
+                yield Finding("pass", fine, hosts=(host,))
 
     return compare
 

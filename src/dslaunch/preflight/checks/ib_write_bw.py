@@ -9,13 +9,13 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks._machine import INTERFACES, resolve
@@ -109,11 +109,11 @@ def _rate(a: Answers, question: Question) -> float:
     return found
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     able = _able(nodes)
     for host, a in nodes.items():
         if host not in able or len(able) < 2:
-            yield Verdict("skip", _lacks(a), hosts=(host,))
+            yield Finding("skip", _lacks(a), hosts=(host,))
     rates: dict[str, list[float]] = {}
     errors: dict[str, str] = {}
     for number in range(ROUNDS):
@@ -123,7 +123,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
             except UnansweredError as error:
                 errors[host] = f"with {partner}: {error}"
     for host, why in errors.items():
-        yield Verdict("unknown", f"{PROGRAM} {why}".rstrip("."), hosts=(host,))
+        yield Finding("unknown", f"{PROGRAM} {why}".rstrip("."), hosts=(host,))
     yield from _judge({host: max(rates[host]) for host in nodes if host in rates}, nodes)
 
 
@@ -133,16 +133,16 @@ def _lacks(a: Answers) -> str:
     return "no RDMA port is up" if _port(a) is None else "no other node can take part"
 
 
-def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
+def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Finding]:
     odd = dict(slow(best, nodes[next(iter(best))].limits)) if len(best) > 2 else {}
     fine = {host: rate for host, rate in best.items() if host not in odd}
     for host, level in odd.items():
         expected = f"as the others: {_span(fine)}" if fine else ""
         found = f"RDMA writes with its best partner at {_span({host: best[host]})}"
-        yield Verdict(level, found, expected, hosts=(host,))
+        yield Finding(level, found, expected, hosts=(host,))
     if fine:
         words = f"RDMA writes between nodes at {_span(fine)}"
-        yield Verdict("info", words, hosts=tuple(fine))
+        yield Finding("info", words, hosts=tuple(fine))
 
 
 def _span(rates: Mapping[str, float]) -> str:

@@ -8,12 +8,12 @@ from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
     Answers,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nccl_tests
@@ -49,36 +49,36 @@ def _run(a: Answers) -> _nccl_tests.Run:
     return found
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     rates: dict[str, float] = {}
     for host, a in nodes.items():
         try:
             if not a["which"][PROGRAM]:
-                yield Verdict("skip", f"{PROGRAM} is not installed", hosts=(host,))
+                yield Finding("skip", f"{PROGRAM} is not installed", hosts=(host,))
                 continue
             found = _run(a)
         except UnansweredError as error:
-            yield Verdict("unknown", str(error).rstrip("."), hosts=(host,))
+            yield Finding("unknown", str(error).rstrip("."), hosts=(host,))
             continue
         if found.wrong:
             words = f"all-reduce between its GPUs gives {found.wrong} wrong values"
-            yield Verdict("fail", words, "none", hosts=(host,))
+            yield Finding("fail", words, "none", hosts=(host,))
         else:
             rates[host] = found.busbw
     if rates:
         yield from _judge(rates, nodes)
 
 
-def _judge(rates: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
+def _judge(rates: dict[str, float], nodes: Nodes) -> Iterator[Finding]:
     odd = dict(slow(rates, nodes[next(iter(rates))].limits))
     fine = {host: rate for host, rate in rates.items() if host not in odd}
     for host, level in odd.items():
         expected = f"as the others: {span(fine.values())}" if fine else ""
         found = f"bus bandwidth of all-reduce between its GPUs {speed(rates[host])}"
-        yield Verdict(level, found, expected, hosts=(host,))
+        yield Finding(level, found, expected, hosts=(host,))
     if fine:
         words = f"bus bandwidth of all-reduce between a node's GPUs {span(fine.values())}"
-        yield Verdict("info", words, hosts=tuple(fine))
+        yield Finding("info", words, hosts=tuple(fine))
 
 
 CHECK = Check(

@@ -9,6 +9,7 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Level,
     Nodes,
@@ -16,7 +17,6 @@ from dslaunch.preflight.check import (
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks._measure import (
     SLOW,
@@ -89,20 +89,20 @@ def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
     return rates, errors
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     if len(next(iter(nodes.values())).scope.nodes) < 2:
-        yield Verdict("skip", "there is one node", hosts=tuple(nodes))
+        yield Finding("skip", "there is one node", hosts=tuple(nodes))
         return
     rates, errors = measured(nodes)
     for (host, to), why in errors.items():
-        yield Verdict("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
+        yield Finding("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
     for host in [h for h in nodes if not any(h in pair for pair in (*rates, *errors))]:
-        yield Verdict("unknown", "was not called by the other nodes", hosts=(host,))
+        yield Finding("unknown", "was not called by the other nodes", hosts=(host,))
     if rates:
         yield from _judge(rates, next(iter(nodes.values())))
 
 
-def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
+def _judge(rates: Rates, a: Answers) -> Iterator[Finding]:
     """A node is slow if even its best figure in one direction is: its partners are then not."""
     bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
     middle, bad = median(rate for _, best in bests for rate in best.values()), set()
@@ -114,15 +114,15 @@ def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
             bad.add(host)
             level: Level = "fail" if "fail" in levels else "warn"
             found = ", ".join(f"{word} at {speed(rate)}" for word, rate in own.items())
-            yield Verdict(level, f"{found} at best", expected, hosts=(host,))
+            yield Finding(level, f"{found} at best", expected, hosts=(host,))
     good = {pair: rate for pair, rate in rates.items() if not bad & set(pair)}
     for pair, level in _slow_pairs(good, a.limits, middle):
         found = f"{speed(good.pop(pair))} from {pair[0]} to {pair[1]}"
         bad |= set(pair)
-        yield Verdict(level, found, expected, hosts=pair)
+        yield Finding(level, found, expected, hosts=pair)
     fine = tuple(host for host in dict(bests)["sends"] if host not in bad)
     if good and fine:
-        yield Verdict("pass", f"{span(good.values())} between nodes", hosts=fine)
+        yield Finding("pass", f"{span(good.values())} between nodes", hosts=fine)
 
 
 def _best(rates: Rates, end: int) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Level,
     Nodes,
@@ -18,7 +19,6 @@ from dslaunch.preflight.check import (
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
@@ -188,10 +188,10 @@ def _part(a: Answers, job: Job) -> Part:
     )
 
 
-def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Verdict]:
+def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Finding]:
     for host, why in without.items():
         level: Level = "skip" if why.reason is Reason.NOT_INSTALLED else "unknown"
-        yield Verdict(level, f"takes no part: {why.text}", hosts=(host,))
+        yield Finding(level, f"takes no part: {why.text}", hosts=(host,))
     if job is None:
         return
     parts: dict[str, Part] = {}
@@ -199,49 +199,49 @@ def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> I
         try:
             parts[host] = _part(nodes[host], job)
         except UnansweredError as error:
-            yield Verdict("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
+            yield Finding("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
     if len(parts) == len(job.hosts) and not any(part.error for part in parts.values()):
         yield from _judge(job, parts, nodes)
     else:
         yield from _failed(job, parts)
 
 
-def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Verdict]:
+def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Finding]:
     """Who did not come, or fell; those who only waited for them are no culprits."""
     absent = frozenset(rank for part in parts.values() for rank in part.missing)
     missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
     nobody = job.hosts[0] if 1 < len(missing) == len(job.hosts) - 1 else ""
     if nobody:
         words = f"nobody reaches the meeting place at {job.meet[0]}, port {job.meet[1]}"
-        yield Verdict("fail", words, "all nodes there", hosts=(nobody,))
+        yield Finding("fail", words, "all nodes there", hosts=(nobody,))
         missing = [nobody]
     for host, part in parts.items():
         if part.error and (host in missing or not missing) and host != nobody:
             words = f"ranks end at `{part.stage}`: {part.error}".rstrip(".")
-            yield Verdict("fail", words, "ranks that end well", hosts=(host,))
+            yield Finding("fail", words, "ranks that end well", hosts=(host,))
     waited = tuple(h for h, part in parts.items() if h not in missing and missing)
     if waited:
-        yield Verdict("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
+        yield Finding("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
 
 
-def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Verdict]:
+def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Finding]:
     """Of a job that came to its end."""
     bad: set[str] = set()
     for host, part in parts.items():
         if part.sums != {float(job.world)}:
             bad.add(host)
             found = f"all-reduce of ones gives {' and '.join(f'{n:g}' for n in sorted(part.sums))}"
-            yield Verdict("fail", found, f"{job.world}", _WRONG, hosts=(host,))
+            yield Finding("fail", found, f"{job.world}", _WRONG, hosts=(host,))
     limit = nodes[job.hosts[0]].limits
-    for verdict in _slow(job, parts, limit):
-        bad |= set(verdict.hosts)
-        yield verdict
+    for finding in _slow(job, parts, limit):
+        bad |= set(finding.hosts)
+        yield finding
     fine = tuple(host for host in parts if host not in bad)
     if fine:
-        yield Verdict("pass", _figures(job, parts, fine), hosts=fine)
+        yield Finding("pass", _figures(job, parts, fine), hosts=fine)
 
 
-def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Verdict]:
+def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Finding]:
     """Who is slow with every partner, or by itself."""
     best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
     single = {h: part.single for h, part in parts.items() if part.single is not None}
@@ -251,7 +251,7 @@ def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Itera
         for host, level in odd.items():
             found = f"all-reduce {words} at {speed(rates[host])}"
             expected = f"as the others: {span(fine)}" if fine else ""
-            yield Verdict(level, found, expected, hosts=(host,))
+            yield Finding(level, found, expected, hosts=(host,))
 
 
 def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:

@@ -6,33 +6,33 @@ import re
 from collections.abc import Iterator
 from statistics import median
 
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Verdict, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Finding, Nodes, Question, passed, skipped
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.survey import Ran
 from dslaunch.registry import LAUNCHERS
 
 
-def _compare_clock_skew(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_clock_skew(nodes: Nodes) -> Iterator[Finding]:
     """Against the middle one: our own clock may be the wrong one."""
     clocks = {host: a.clock for host, a in nodes.items() if a.clock is not None}
     for host in nodes.keys() - clocks.keys():
-        yield Verdict("unknown", "its clock was not asked", hosts=(host,))
+        yield Finding("unknown", "its clock was not asked", hosts=(host,))
     middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
     for host, (offset, error) in clocks.items():
         yield _skew_of(host, offset - middle, error, nodes)
 
 
-def _skew_of(host: str, ahead: float, error: float, nodes: Nodes) -> Verdict:
+def _skew_of(host: str, ahead: float, error: float, nodes: Nodes) -> Finding:
     a = nodes[host]
     launcher = LAUNCHERS.find(a.scope.launcher)
     by_clock = launcher is not None and launcher.compares_clocks
     limit = a.limits["elastic" if by_clock else "fail"]
     off = max(0.0, abs(ahead) - error)
     if off < a.limits["warn"]:
-        return Verdict("pass", f"within {a.limits['warn']:g} s of each other", hosts=(host,))
+        return Finding("pass", f"within {a.limits['warn']:g} s of each other", hosts=(host,))
     found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the other nodes"
     expected = f"less than {a.limits['warn']:g} s"
-    return Verdict("fail" if off >= limit else "warn", found, expected, hosts=(host,))
+    return Finding("fail" if off >= limit else "warn", found, expected, hosts=(host,))
 
 
 NOT_FOUND = 127
@@ -65,26 +65,26 @@ def _flow_clock_sync(a: Answers) -> NodeFlow:
 NO_PROGRAM = skipped("no program there says whether the clock is kept")
 
 
-def _timedate(said: Ran) -> Verdict:
+def _timedate(said: Ran) -> Finding:
     if said["code"] == NOT_FOUND:
         return NO_PROGRAM
     if said["code"]:
-        return Verdict("unknown", "timedatectl does not answer")
+        return Finding("unknown", "timedatectl does not answer")
     if "NTPSynchronized=yes" in said["out"]:
         return passed("kept right")
     service = "no service is on" if "NTP=no" in said["out"] else "no server has answered yet"
-    return Verdict("warn", f"the clock is not kept right: {service}", "synchronized")
+    return Finding("warn", f"the clock is not kept right: {service}", "synchronized")
 
 
-def _chrony(said: Ran) -> Verdict:
+def _chrony(said: Ran) -> Finding:
     if said["code"] == NOT_FOUND:
         return NO_PROGRAM
     if said["code"]:
-        return Verdict("warn", "chronyd does not answer", "a daemon that keeps the clock")
+        return Finding("warn", "chronyd does not answer", "a daemon that keeps the clock")
     words = said["out"] + said["err"]
     if re.search(r"Leap status\s*:\s*Not synchronised|^Stratum\s*:\s*0\s*$", words, re.M):
         found = "the clock is not kept right: chronyd reaches no server"
-        return Verdict("warn", found, "synchronized")
+        return Finding("warn", found, "synchronized")
     return passed("kept by chronyd")
 
 

@@ -9,10 +9,10 @@ from statistics import median
 from dslaunch.preflight.check import (
     Answers,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
-    Verdict,
     passed,
     skipped,
 )
@@ -22,16 +22,16 @@ from dslaunch.preflight.checks._machine import NVIDIA
 ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
 
 
-def _cpu_affinity(a: Answers) -> Iterator[Verdict]:
+def _cpu_affinity(a: Answers) -> Iterator[Finding]:
     mine, ranks = int(a.hello["cores"]), len(a.node.slots)
     there = cores(a["online"].get(ONLINE.argument[0], ""))
     gpu = bool(a["nvidia"])
     level: Level = "fail" if gpu else "info"
     if mine < ranks:
-        yield Verdict(level, f"{mine} cores for {ranks} ranks", "at least one for each")
+        yield Finding(level, f"{mine} cores for {ranks} ranks", "at least one for each")
     elif there > 2 * mine:
         level = "warn" if gpu else "info"
-        yield Verdict(level, f"only {mine} of its {there} cores may be used", "all of them")
+        yield Finding(level, f"only {mine} of its {there} cores may be used", "all of them")
     else:
         yield passed("cores for all ranks")
 
@@ -48,12 +48,12 @@ OWN_DRIVERS = ("intel_pstate", "amd-pstate", "amd-pstate-epp")
 """Drivers whose `powersave` means that the CPU itself chooses, and can be told to be thrifty."""
 
 
-def _cpu_governor(a: Answers) -> Iterator[Verdict]:
+def _cpu_governor(a: Answers) -> Iterator[Finding]:
     governor, driver, preference = (a["files"].get(path, "") for path in FREQUENCY.argument)
     if not governor:
         yield skipped("the CPUs' speed is not chosen there")
     elif governor == "powersave" and (driver not in OWN_DRIVERS or preference == "power"):
-        yield Verdict("warn", f"the CPUs save power ({driver}: {governor})", "performance")
+        yield Finding("warn", f"the CPUs save power ({driver}: {governor})", "performance")
     else:
         yield passed(f"governor {governor}")
 
@@ -87,22 +87,22 @@ def _load(a: Answers) -> float | None:
     return runs / count if runs >= LEAST else 0.0
 
 
-def _compare_cpu_load(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
     """Against the others: all nodes that are equally busy make no straggler."""
     loads = {host: _load(a) for host, a in nodes.items()}
     known = {host: load for host, load in loads.items() if load is not None}
     for host in loads.keys() - known.keys():
-        yield Verdict("unknown", "its load was not told", hosts=(host,))
+        yield Finding("unknown", "its load was not told", hosts=(host,))
     middle = median(known.values()) if known else 0.0
     for host, load in known.items():
         limit = nodes[host].limits["warn"]
         found = f"{load:.1f} runnable processes per core"
         if load <= limit:
-            yield Verdict("pass", "not busy", hosts=(host,))
+            yield Finding("pass", "not busy", hosts=(host,))
         elif len(known) > 1 and load <= 2 * middle:
-            yield Verdict("info", "busy, as the other nodes are", hosts=(host,))
+            yield Finding("info", "busy, as the other nodes are", hosts=(host,))
         else:
-            yield Verdict("warn", found, f"less than {limit:g}", hosts=(host,))
+            yield Finding("warn", found, f"less than {limit:g}", hosts=(host,))
 
 
 CHECKS = {

@@ -10,11 +10,11 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     Scope,
-    Verdict,
     odd_ones,
     passed,
     skipped,
@@ -49,7 +49,7 @@ def _flow_fs_free(a: Answers) -> NodeFlow:
     return _fs_free(a)
 
 
-def _fs_free(a: Answers) -> Iterator[Verdict]:
+def _fs_free(a: Answers) -> Iterator[Finding]:
     """Of what answered; `fs.hung` and `fs.shared` say what did not."""
     seen: set[str] = set()
     bad = False
@@ -63,30 +63,30 @@ def _fs_free(a: Answers) -> Iterator[Verdict]:
             continue
         seen.add(mount)
         there = path if a.has(path) else found["path"]
-        for verdict in _full(path, there, found, a):
+        for finding in _full(path, there, found, a):
             bad = True
-            yield verdict
+            yield finding
     if not seen:
         yield skipped("no path answered")
     elif not bad:
         yield passed("there is room where a job writes")
 
 
-def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Verdict]:
+def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Finding]:
     """Per cent are not enough: 5 % of a large file server are many checkpoints."""
     size, free = found["size"], found["free"]
     share = 100 * free / size if size > 0 else 100.0
     little = free < a.limits["enough"] * GIB
     words = f"{path}: {space(free)} free of {space(size)}"
     if size > 0 and share < a.limits["fail"] and little:
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {quote(there)}")
+        yield Finding("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {quote(there)}")
     elif size > 0 and share < a.limits["warn"] and little:
-        yield Verdict("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
+        yield Finding("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
     inodes, left = found["inodes"], found["inodes_free"]
     if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
         words = f"{path}: {left} inodes left of {inodes}"
         fix = "remove many small files: caches, __pycache__, old runs"
-        yield Verdict("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
+        yield Finding("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
 
 
 MOUNTS = Question("read", ["/proc/self/mountinfo"])
@@ -115,7 +115,7 @@ def _flow_fs_hung(a: Answers) -> NodeFlow:
     return _fs_hung(a, network)
 
 
-def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Verdict]:
+def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Finding]:
     own = paths(a.scope)
     bad = False
     for path in dict.fromkeys([*own, *network]):
@@ -126,7 +126,7 @@ def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Verdict]:
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
         error = a.why(question)
         words = f"{path} does not answer: {error[0].lower() + error[1:]}"
-        yield Verdict(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
+        yield Finding(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
     if not bad:
         yield passed("all network file systems answer" if network else "all paths answer")
 
@@ -143,7 +143,7 @@ def _mount(a: Answers, path: str) -> Mount | None:
     return a[path]["mount"] if a.has(path) else None
 
 
-def _fs_kind(a: Answers) -> Iterator[Verdict]:
+def _fs_kind(a: Answers) -> Iterator[Finding]:
     found = {path: _mount(a, path) for path in a.scope.directories}
     told = {path: mount for path, mount in found.items() if mount}
     if not told:
@@ -151,7 +151,7 @@ def _fs_kind(a: Answers) -> Iterator[Verdict]:
         return
     remarks = [(path, words) for path, mount in told.items() for words in _mount_remarks(mount)]
     for path, words in remarks:
-        yield Verdict("warn", f"{path}: {words}", see=f"findmnt -T {path}")
+        yield Finding("warn", f"{path}: {words}", see=f"findmnt -T {path}")
     if not remarks:
         kinds = dict.fromkeys(mount["type"] for mount in told.values())
         yield passed(f"on {', '.join(kinds)}")
@@ -170,13 +170,13 @@ def _mount_remarks(mount: Mount) -> Iterator[str]:
         yield "Lustre is mounted without `flock`: locks of caches fail"
 
 
-def _compare_fs_kind(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_fs_kind(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     for path in scope.directories:
         kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
         for kind, hosts, common, count in odd_ones(kinds):
             words = f"{path} is on {kind}; on {common} on {count} nodes"
-            yield Verdict("info", words, hosts=hosts)
+            yield Finding("info", words, hosts=hosts)
 
 
 _N = r"(\d{1,18})"
@@ -191,7 +191,7 @@ def _flow_fs_quota(a: Answers) -> NodeFlow:
     return _fs_quota(a)
 
 
-def _fs_quota(a: Answers) -> Iterator[Verdict]:
+def _fs_quota(a: Answers) -> Iterator[Finding]:
     bad = False
     for place, used, limit in usage(a.value(QUOTA)["out"]):
         share = 100 * used / limit
@@ -199,7 +199,7 @@ def _fs_quota(a: Answers) -> Iterator[Verdict]:
             bad = True
             level: Level = "fail" if share >= 100 else "warn"
             words = f"{share:.0f} % of the quota on {place} used"
-            yield Verdict(level, words, f"less than {a.limits['warn']:g} %")
+            yield Finding(level, words, f"less than {a.limits['warn']:g} %")
     if not bad:
         yield passed("no quota is near its end")
 
@@ -221,7 +221,7 @@ def _ask_fs_writable(scope: Scope) -> Asked:
     return {path: path_question(path) for path in paths(scope) if path not in scope.directories}
 
 
-def _fs_writable(a: Answers) -> Iterator[Verdict]:
+def _fs_writable(a: Answers) -> Iterator[Finding]:
     """Of places beside the job's directories, which `fs.shared` writes into."""
     bad, asked = False, False
     for path, what in paths(a.scope).items():
@@ -230,7 +230,7 @@ def _fs_writable(a: Answers) -> Iterator[Verdict]:
             # below the home a job can make it; elsewhere something is not mounted
             if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
                 bad = True
-                yield Verdict("fail", f"{path} ({what}) is not there", "a directory")
+                yield Finding("fail", f"{path} ({what}) is not there", "a directory")
             continue
         asked = True
         found = a[path]
@@ -239,7 +239,7 @@ def _fs_writable(a: Answers) -> Iterator[Verdict]:
         if not found["writable"] or read_only:
             bad = True
             words = f"{path} ({what}) is {'read-only' if read_only else 'not ours to write'}"
-            yield Verdict("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
+            yield Finding("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
     if not bad:
         yield (
             passed("home, /tmp and node-local storage can be written")
@@ -265,13 +265,13 @@ def _ask_nvme_path(scope: Scope) -> Asked:
     return {**asked, "write": _write(path)} if NEED in scope.purposes else asked
 
 
-def _nvme_path(a: Answers) -> Iterator[Verdict]:
+def _nvme_path(a: Answers) -> Iterator[Finding]:
     path = a.scope.cluster.storage.node_local
     need = NEED in a.scope.purposes
     level: Level = "fail" if need else "info"
     if not path:
         why = "the cluster file names no `storage.node_local`"
-        yield Verdict("fail", why, "a directory on an NVMe disk") if need else skipped(why)
+        yield Finding("fail", why, "a directory on an NVMe disk") if need else skipped(why)
         return
     if not need and is_missing(a, path):
         yield skipped(f"{path} is not there yet")
@@ -279,13 +279,13 @@ def _nvme_path(a: Answers) -> Iterator[Verdict]:
     found = a["path"]
     trouble = _unfit_disk(path, found, a)
     if trouble:
-        yield Verdict(level, trouble, "a directory on the node's own NVMe disk")
+        yield Finding(level, trouble, "a directory on the node's own NVMe disk")
         return
     if need:
         error = a.why(_write(path))
         if error:
             words = f"{path}: writing past the page cache: {error[0].lower() + error[1:]}"
-            yield Verdict("fail", words, "O_DIRECT")
+            yield Finding("fail", words, "O_DIRECT")
             return
     yield passed(
         f"{path} is on the node's own {found['mount']['type'] if found['mount'] else 'disk'}"

@@ -13,12 +13,12 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     Scope,
     UnansweredError,
-    Verdict,
     odd_ones,
     passed,
     skipped,
@@ -30,7 +30,7 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 
 
-def _gpu_driver_up(a: Answers) -> Iterator[Verdict]:
+def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
     if nvidia.driver(a) is nvidia.Driver.ABSENT:
         yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
@@ -50,7 +50,7 @@ def _mig_devices(a: Answers) -> int | None:
     return cut.count(False) + sum(gpu.mig for gpu in devices.values())
 
 
-def _gpu_count(a: Answers) -> Iterator[Verdict]:
+def _gpu_count(a: Answers) -> Iterator[Finding]:
     slots, bus, gpus = len(a.node.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
     parts = _mig_devices(a)
     there, what = gpus, "GPU" if gpus == 1 else "GPUs"
@@ -60,25 +60,25 @@ def _gpu_count(a: Answers) -> Iterator[Verdict]:
         yield skipped("gpu.mig tells of it")
     elif there < slots:
         on_bus = f", {bus} on the PCI bus" if bus else ""
-        yield Verdict("fail", f"{there} {what} for {slots} slots{on_bus}", f"{slots} GPUs")
+        yield Finding("fail", f"{there} {what} for {slots} slots{on_bus}", f"{slots} GPUs")
     elif there < bus:
         found = f"the driver shows {there} of {bus} GPUs on the PCI bus"
-        yield Verdict("warn", found, "all of them")
+        yield Finding("warn", found, "all of them")
     elif there > slots:
         fix = f"set `slots: {there}` in the cluster file, if all are to be used"
-        yield Verdict("warn", f"{there} {what} for {slots} slots", f"{slots} GPUs", fix)
+        yield Finding("warn", f"{there} {what} for {slots} slots", f"{slots} GPUs", fix)
     else:
         yield passed(f"{there} {what}")
 
 
-def _compare_gpu_count(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_gpu_count(nodes: Nodes) -> Iterator[Finding]:
     """A node without any GPU among nodes that have some."""
     without = tuple(h for h, a in nodes.items() if nvidia.driver(a) is nvidia.Driver.ABSENT)
     if without and nvidia.up(nodes):
         hosts = tuple(host for host in without if nodes[host].has("pci"))
         if hosts:
             found = nvidia.Driver.ABSENT.value
-            yield Verdict("fail", found, "GPUs as the other nodes have", hosts=hosts)
+            yield Finding("fail", found, "GPUs as the other nodes have", hosts=hosts)
 
 
 def _models(a: Answers) -> tuple[tuple[str, ...], dict[int, str]]:
@@ -97,7 +97,7 @@ def _memory(gpu: nvidia.Gpu) -> str:
     return f", {round(total / 4096) * 4} GiB" if total else ""
 
 
-def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
     found, untold = nvidia.each_node(nodes, _models)
     yield from untold
     bad: set[str] = set()
@@ -105,16 +105,16 @@ def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Verdict]:
         if len(models) > 1:
             bad.add(host)
             words = f"GPUs of several kinds: {' and '.join(models)}"
-            yield Verdict("fail", words, "one kind", hosts=(host,))
+            yield Finding("fail", words, "one kind", hosts=(host,))
     kinds = {host: models[0] for host, (models, _) in found.items() if host not in bad}
     for kind, hosts, common, _ in odd_ones(kinds):
         bad |= {*hosts}
-        yield Verdict("fail", kind, common, hosts=hosts)
+        yield Finding("fail", kind, common, hosts=hosts)
     good = {host: versions for host, (_, versions) in found.items() if host not in bad}
     yield from _firmware(good)
 
 
-def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Verdict]:
+def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Finding]:
     every = Counter(version for versions in found.values() for version in versions.values())
     if not every:
         return
@@ -124,11 +124,11 @@ def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Verdict]:
         odd = {index: version for index, version in versions.items() if version != common}
         if odd:
             words = f"GPU {nvidia.listed(odd)}: VBIOS {', '.join(sorted({*odd.values()}))}"
-            yield Verdict("warn", words, f"{common} as most", _FLASH, hosts=(host,))
+            yield Finding("warn", words, f"{common} as most", _FLASH, hosts=(host,))
         else:
             fine.append(host)
     if fine:
-        yield Verdict("pass", "GPUs of one kind", hosts=tuple(fine))
+        yield Finding("pass", "GPUs of one kind", hosts=tuple(fine))
 
 
 _FLASH = "update the GPUs' firmware so that all have the same"
@@ -154,7 +154,7 @@ def processes(text: str) -> list[Process]:
     return [Process(m[1], int(m[2]), int(m[3]) if m[3] else None, m[4].strip()) for m in found]
 
 
-def _gpu_leftover(a: Answers) -> Iterator[Verdict]:
+def _gpu_leftover(a: Answers) -> Iterator[Finding]:
     answer = a.value(nvidia.APPS)
     if answer["code"]:
         raise UnansweredError(f"nvidia-smi ended with {answer['code']}")
@@ -166,17 +166,17 @@ def _gpu_leftover(a: Answers) -> Iterator[Verdict]:
         words = ", ".join(
             f"{counted(times, 'process', 'processes')} of {user}" for user, times in others.items()
         )
-        yield Verdict("fail", f"{words} on the GPUs", "nobody uses them")
+        yield Finding("fail", f"{words} on the GPUs", "nobody uses them")
     mine = [p.pid for p in alive if p.uid == me]
     if mine:
         # numbers that another run of the same program would not have belong to what is to be done
         pids = " ".join(map(str, mine[:8]))
         count = counted(len(mine), "own process", "own processes")
-        yield Verdict("warn", f"{count} on the GPUs", "none", f"wait, or end it: `kill {pids}`")
+        yield Finding("warn", f"{count} on the GPUs", "none", f"wait, or end it: `kill {pids}`")
     held = _memory_held(a, {process.gpu for process in everybody})
     if held:
         words = f"GPU {nvidia.listed(held)}: memory in use by no process that is to be seen"
-        yield Verdict("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
+        yield Finding("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
     if not (alive or held):
         yield passed("nobody uses the GPUs")
 
@@ -230,7 +230,7 @@ def xid_errors(text: str, hours: float) -> Counter[tuple[int, str]]:
     )
 
 
-def _gpu_xid(a: Answers) -> Iterator[Verdict]:
+def _gpu_xid(a: Answers) -> Iterator[Finding]:
     found = xid_errors(kernel.log(a), a.limits["hours"])
     levels: dict[Level, list[str]] = {}
     for (xid, bus), times in found.items():
@@ -239,7 +239,7 @@ def _gpu_xid(a: Answers) -> Iterator[Verdict]:
         levels.setdefault(level, []).append(words + (f" {times} times" if times > 1 else ""))
     for level, words_of in levels.items():
         more = f"; and {len(words_of) - XIDS_TOLD} more" if len(words_of) > XIDS_TOLD else ""
-        yield Verdict(level, "; ".join(words_of[:XIDS_TOLD]) + more, "no hardware errors")
+        yield Finding(level, "; ".join(words_of[:XIDS_TOLD]) + more, "no hardware errors")
     if "fail" not in levels:
         yield passed("no hardware errors in the kernel's log")
 
@@ -249,7 +249,7 @@ DMABUF = (5, 12)
 """The Linux that lets RDMA devices use another device's memory."""
 
 
-def _gpu_peermem(a: Answers) -> Iterator[Verdict]:
+def _gpu_peermem(a: Answers) -> Iterator[Finding]:
     if not infiniband.in_use(a):
         yield skipped("no InfiniBand or RoCE")
     elif a["modules"]:
@@ -257,7 +257,7 @@ def _gpu_peermem(a: Answers) -> Iterator[Verdict]:
     elif _dmabuf(a):
         yield passed("the open driver and this kernel share memory by dma-buf")
     else:
-        yield Verdict("warn", "neither nvidia-peermem nor dma-buf", "one of them")
+        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
 
 
 def _dmabuf(a: Answers) -> bool:
@@ -282,7 +282,7 @@ CHECKED = {
 _NUMBER_ALONE = "only the number of device files is checked"
 
 
-def _gpu_vendors(a: Answers) -> Iterator[Verdict]:
+def _gpu_vendors(a: Answers) -> Iterator[Finding]:
     others = [vendor for vendor in a["accelerators"] if vendor != "nvidia"]
     for vendor in others:
         if vendor != "amd":  # rocm.count tells of these
@@ -290,7 +290,7 @@ def _gpu_vendors(a: Answers) -> Iterator[Verdict]:
         devices = a["accelerators"][vendor]["devices"]
         if devices:
             what = CHECKED.get(vendor, _NUMBER_ALONE)
-            yield Verdict("info", f"{counted(devices, NAMES[vendor])}: {what}")
+            yield Finding("info", f"{counted(devices, NAMES[vendor])}: {what}")
     if not others:
         yield skipped("no accelerator of another vendor than NVIDIA")
 

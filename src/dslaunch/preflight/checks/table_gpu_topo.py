@@ -11,11 +11,11 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Nodes,
     Question,
     Scope,
     UnansweredError,
-    Verdict,
     passed,
     skipped,
 )
@@ -43,7 +43,7 @@ def _flow_gpu_fabric(a: Answers) -> NodeFlow:
     return nvidia.if_up(a, _gpu_fabric)
 
 
-def _gpu_fabric(a: Answers) -> Iterator[Verdict]:
+def _gpu_fabric(a: Answers) -> Iterator[Finding]:
     states: dict[tuple[str, str], list[int]] = {}
     for gpu in nvidia.gpus(a):
         state = gpu.text("fabric.state")
@@ -52,7 +52,7 @@ def _gpu_fabric(a: Answers) -> Iterator[Verdict]:
     for (state, status), gpus in states.items():
         if (state, status) != ("Completed", "Success"):
             words = f"GPU {nvidia.listed(gpus)}: fabric {state}, {status}"
-            yield Verdict("fail", words, "Completed, Success")
+            yield Finding("fail", words, "Completed, Success")
     if any(state != ("Completed", "Success") for state in states):
         return
     if states:
@@ -63,15 +63,15 @@ def _gpu_fabric(a: Answers) -> Iterator[Verdict]:
         yield skipped("no NVSwitch")
 
 
-def _fabric_service(a: Answers) -> Iterator[Verdict]:
+def _fabric_service(a: Answers) -> Iterator[Finding]:
     """Before Hopper only the service can be asked."""
     said = a.value(SERVICE)["out"].strip()
     if said == "active":
         yield passed("nvidia-fabricmanager is active")
     elif said in ("inactive", "failed", "deactivating", "activating"):
-        yield Verdict("fail", f"nvidia-fabricmanager is {said}", "active")
+        yield Finding("fail", f"nvidia-fabricmanager is {said}", "active")
     else:
-        yield Verdict("unknown", "`systemctl is-active nvidia-fabricmanager` says nothing of use")
+        yield Finding("unknown", "`systemctl is-active nvidia-fabricmanager` says nothing of use")
 
 
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
@@ -95,7 +95,7 @@ def links(text: str) -> dict[int, Links]:
     return found
 
 
-def _gpu_nvlink(a: Answers) -> Iterator[Verdict]:
+def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
     text = a.value(nvidia.NVLINK)["out"]
     found = links(text)
     if not any(found.values()):
@@ -115,11 +115,11 @@ def _gpu_nvlink(a: Answers) -> Iterator[Verdict]:
             words = (
                 f"GPU {index}: {len(down)} of {len(of)} NVLinks inactive ({nvidia.listed(down)})"
             )
-            yield Verdict("fail", words, "all active")
+            yield Finding("fail", words, "all active")
         if slow:
             fine = False
             words = f"GPU {index}: NVLink {nvidia.listed(slow)} slower than the others"
-            yield Verdict("warn", words, f"{fastest:g} GB/s")
+            yield Finding("warn", words, f"{fastest:g} GB/s")
     if fine:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
@@ -130,7 +130,7 @@ def _damaged(text: str) -> bool:
     return not text.endswith("\n") or not all(_LINK.match(x) or _GPU.match(x) for x in lines)
 
 
-def _without_nvlink(a: Answers) -> Iterator[Verdict]:
+def _without_nvlink(a: Answers) -> Iterator[Finding]:
     names = [gpu.name for gpu in nvidia.gpus(a)]
     if "not supported for Devices in MIG mode" in a.value(nvidia.NVLINK)["out"]:
         yield skipped("MIG is enabled")
@@ -163,7 +163,7 @@ def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
     return found
 
 
-def _gpu_nvlink_errors(a: Answers) -> Iterator[Verdict]:
+def _gpu_nvlink_errors(a: Answers) -> Iterator[Finding]:
     found = counters(a.value(nvidia.NVLINK_ERRORS)["out"])
     if not found:
         yield skipped("these GPUs or this driver do not tell")
@@ -176,7 +176,7 @@ def _gpu_nvlink_errors(a: Answers) -> Iterator[Verdict]:
             fine = False
             errors = max(of[link] for link in bad)
             words = f"GPU {gpu}: NVLink {nvidia.listed(bad)}: {errors} {kind.lower()} errors"
-            yield Verdict("warn", words, "few")
+            yield Finding("warn", words, "few")
     if fine:
         yield passed("few NVLink errors")
 
@@ -192,7 +192,7 @@ MEANING = {
 }
 
 
-def _gpu_p2p(a: Answers) -> Iterator[Verdict]:
+def _gpu_p2p(a: Answers) -> Iterator[Finding]:
     from dslaunch.topology.model import nvlinks
 
     known = wiring.topology(a)
@@ -204,13 +204,13 @@ def _gpu_p2p(a: Answers) -> Iterator[Verdict]:
     linked = [(x, y, s) for x, y, s in known.p2p if nvlinks(known.link(x, y))]
     pairs = len(known.gpus) * (len(known.gpus) - 1) // 2
     if linked:
-        yield Verdict("fail", f"between GPUs with NVLink: {_pairs(linked)}", "OK")
+        yield Finding("fail", f"between GPUs with NVLink: {_pairs(linked)}", "OK")
     elif any(said == "DR" for _, _, said in known.p2p):
-        yield Verdict("warn", _pairs(known.p2p), "OK")
+        yield Finding("warn", _pairs(known.p2p), "OK")
     elif known.p2p and len(known.p2p) < pairs:
-        yield Verdict("warn", f"between some GPUs only: {_pairs(known.p2p)}", "OK between all")
+        yield Finding("warn", f"between some GPUs only: {_pairs(known.p2p)}", "OK between all")
     elif known.p2p:
-        yield Verdict(
+        yield Finding(
             "info", f"between no GPUs: {MEANING[known.p2p[0][2]]}; NCCL copies over host memory"
         )
     else:
@@ -222,7 +222,7 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
     return words + (f"; and {len(pairs) - TOLD} more" if len(pairs) > TOLD else "")
 
 
-def _topo_gpu_links(a: Answers) -> Iterator[Verdict]:
+def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
     from dslaunch.topology.shape import summary
 
     known = wiring.topology(a)
@@ -232,7 +232,7 @@ def _topo_gpu_links(a: Answers) -> Iterator[Verdict]:
     if missing:
         words = "; ".join(f"{one}-{two} is {link}" for one, two, link in missing[:TOLD])
         more = f"; and {len(missing) - TOLD} more" if len(missing) > TOLD else ""
-        yield Verdict("fail", words + more, _usual(known))
+        yield Finding("fail", words + more, _usual(known))
     elif known.status == "partial":
         raise UnansweredError("the matrix was read in part: " + "; ".join(known.notes[:TOLD]))
     elif len(known.gpus) < 2:
@@ -248,7 +248,7 @@ def _usual(known: Topology) -> str:
     return f"{codes[-1]} between all GPUs" if codes else "NVLink between all GPUs"
 
 
-def _topo_nic_affinity(a: Answers) -> Iterator[Verdict]:
+def _topo_nic_affinity(a: Answers) -> Iterator[Finding]:
     from dslaunch.topology.shape import nearest, usable
 
     known = wiring.topology(a)
@@ -261,11 +261,11 @@ def _topo_nic_affinity(a: Answers) -> Iterator[Verdict]:
     far = wiring.far_from_cards(known)
     for link, gpus in far.items():
         words = f"GPU {nvidia.listed(gpus)}: the nearest card is {link} away"
-        yield Verdict("warn", words, "PIX or PXB")
+        yield Finding("warn", words, "PIX or PXB")
     shared = _shared_cards(near) if len(usable(known.nics)) >= len(known.gpus) else {}
     for nic, gpus in shared.items():
         words = f"GPU {nvidia.listed(gpus)}: share {nic}, and other cards are near none"
-        yield Verdict("warn", words, "a card for each")
+        yield Finding("warn", words, "a card for each")
     if not (far or shared):
         yield passed(f"a card at {'/'.join(sorted({n.link for n in near if n.link}))} of each GPU")
 
@@ -288,7 +288,7 @@ ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 """What checks of their own say: gpu.count, gpu.uniform, gpu.nvlink."""
 
 
-def _compare_topo_uniform(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
     from dslaunch.topology import compare
 
     known = wiring.topologies(nodes)
@@ -304,15 +304,15 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Verdict]:
         if not told:
             bad.add(odd.host)
             words = f"{odd.aspect}: {odd.difference}"
-            yield Verdict("warn", words, "as on most nodes", hosts=(odd.host,))
+            yield Finding("warn", words, "as on most nodes", hosts=(odd.host,))
     for aspect, groups in found.undecided:
         if aspect not in ELSEWHERE and not broken:
             bad |= {*groups[1]}
             others = ", ".join(groups[0][:3])
-            yield Verdict("warn", f"{aspect} differ from those of {others}", hosts=groups[1])
+            yield Finding("warn", f"{aspect} differ from those of {others}", hosts=groups[1])
     fine = tuple(host for host in known if host not in bad)
     if len(fine) > 1:
-        yield Verdict("pass", "wired alike", hosts=fine)
+        yield Finding("pass", "wired alike", hosts=fine)
 
 
 CHECKS = {

@@ -12,12 +12,12 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     Scope,
     UnansweredError,
-    Verdict,
     passed,
     skipped,
 )
@@ -36,23 +36,23 @@ def _here(scope: Scope) -> Asked:
     return {"names": replace(resolve(scope), timeout=3)}
 
 
-def _compare_dns_resolve(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Names] = {h: a["names"] for h, a in nodes.items() if a.has("names")}
     for host in nodes.keys() - said.keys():
-        yield Verdict("unknown", "it was not asked, or its resolver did not answer", hosts=(host,))
+        yield Finding("unknown", "it was not asked, or its resolver did not answer", hosts=(host,))
     given = {node.host for a in nodes.values() for node in a.scope.nodes if node.address}
     odd: set[str] = set()
     for name in next(iter(nodes.values())).scope.nodes:
-        for verdict in _known_as(name.host, said, name.host in given, nodes):
-            odd |= set(verdict.hosts) if verdict.level != "info" else set()
-            yield verdict
+        for finding in _known_as(name.host, said, name.host in given, nodes):
+            odd |= set(finding.hosts) if finding.level != "info" else set()
+            yield finding
     fine = tuple(host for host in said if host not in odd)
     if fine:
-        yield Verdict("pass", "knows the nodes by the same addresses as the others", hosts=fine)
+        yield Finding("pass", "knows the nodes by the same addresses as the others", hosts=fine)
     yield from _seen_here(nodes, said)
 
 
-def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -> Iterator[Verdict]:
+def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -> Iterator[Finding]:
     """What the other nodes make of a name; its own node's answer is judged by `host.names`."""
     found = {host: set(names.get(name, ())) for host, names in said.items() if host != name}
     none = tuple(host for host, addresses in found.items() if not addresses)
@@ -62,15 +62,15 @@ def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -
     needs = any("mpi" in a.scope.purposes for a in nodes.values())
     bad: Level = "fail" if needs else ("info" if given else "warn")
     if loop:
-        yield Verdict(bad, f"{name} is its own loopback there", "its address", hosts=loop)
+        yield Finding(bad, f"{name} is its own loopback there", "its address", hosts=loop)
     if none and (len(none) < len(found) or needs):
-        yield Verdict(bad, f"{name} has no address there", "the address others know", hosts=none)
+        yield Finding(bad, f"{name} has no address there", "the address others know", hosts=none)
     good = {h: addresses for h, addresses in found.items() if h not in (*none, *loop)}
     common = _most(good)
     other = tuple(host for host, addresses in good.items() if not addresses & common)
     if other:
         expected = f"{', '.join(sorted(common))}, as others have it"
-        yield Verdict(bad, f"{name} is another address there", expected, hosts=other)
+        yield Finding(bad, f"{name} is another address there", expected, hosts=other)
 
 
 def _most(found: Mapping[str, set[str]]) -> frozenset[str]:
@@ -91,7 +91,7 @@ def _loop(text: str) -> bool:
         return False
 
 
-def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Verdict]:
+def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
     """This machine may stand elsewhere and be right with other addresses: told, not judged."""
     first = next(iter(nodes.values()))
     try:
@@ -106,22 +106,22 @@ def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Verdict]:
         if there and here.get(name) and not there & set(here[name]):
             odd.append(name)
     if odd:
-        yield Verdict("info", "this machine knows it by another address", hosts=tuple(odd))
+        yield Finding("info", "this machine knows it by another address", hosts=tuple(odd))
 
 
-def _host_names(a: Answers) -> Iterator[Verdict]:
+def _host_names(a: Answers) -> Iterator[Finding]:
     if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.transport == "local":
         yield skipped("nobody calls it by that name")
         return
     names = a["names"]
     addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in names["addresses"]]
     if not addresses:
-        yield Verdict("warn", "its own name has no address there", "its address on the network")
+        yield Finding("warn", "its own name has no address there", "its address on the network")
     elif all(address.is_loopback for address in addresses):
         launcher = LAUNCHERS.find(a.scope.launcher)
         by_name = launcher is not None and launcher.uses_host_name
         level: Level = "fail" if by_name else "warn"
-        yield Verdict(
+        yield Finding(
             level,
             f"its own name is {addresses[0]} there",
             "its address on the network",
@@ -131,7 +131,7 @@ def _host_names(a: Answers) -> Iterator[Verdict]:
         yield passed("own name has an address on the network")
 
 
-def _compare_host_names(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes of one name: torch's elastic agents take them for one (`_NodeDesc`)."""
     named: dict[str, list[str]] = {}
     for host, a in nodes.items():
@@ -139,7 +139,7 @@ def _compare_host_names(nodes: Nodes) -> Iterator[Verdict]:
             named.setdefault(a["names"]["fqdn"], []).append(host)
     for name, hosts in named.items():
         if len(hosts) > 1:
-            yield Verdict(
+            yield Finding(
                 "warn",
                 f"several nodes call themselves {name}",
                 "a name of its own for each",
@@ -152,26 +152,26 @@ def _compare_host_names(nodes: Nodes) -> Iterator[Verdict]:
 MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 
-def _compare_host_unique(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
     if any(a.scope.cluster.transport == "local" for a in nodes.values()):
-        yield Verdict("skip", "emulated nodes are one machine", hosts=tuple(nodes))
+        yield Finding("skip", "emulated nodes are one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})
     for hosts in same:
         others = f"{', '.join(hosts)} are one machine"
         fix = "leave all but one of them out: its GPUs would be counted twice"
-        yield Verdict(
+        yield Finding(
             "fail", others, "a machine each", fix, "cat /proc/sys/kernel/random/boot_id", hosts
         )
     cloned = [hosts for hosts in _groups(_ids(nodes)) if hosts not in same]
     for hosts in cloned:
-        yield Verdict(
+        yield Finding(
             "warn", "it has the machine-id of another node", "one of its own", hosts=hosts
         )
     odd = {host for hosts in (*same, *cloned) for host in hosts}
     fine = tuple(host for host in nodes if host not in odd)
     if fine:
-        yield Verdict("pass", "a machine of its own", hosts=fine)
+        yield Finding("pass", "a machine of its own", hosts=fine)
 
 
 def _ids(nodes: Nodes) -> dict[str, str]:

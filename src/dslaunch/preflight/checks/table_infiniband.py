@@ -10,11 +10,11 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     UnansweredError,
-    Verdict,
     passed,
     skipped,
 )
@@ -46,10 +46,10 @@ def _flow_ib_devices(a: Answers) -> NodeFlow:
     words = answer["out"].split()
     cards = counted(len(used), "active card")
     if not words:
-        return [Verdict("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")]
+        return [Finding("fail", f"{cards}, and nothing in /dev/infiniband", "uverbs devices")]
     if "usable" not in words:
         fix = "let the user's group read and write /dev/infiniband/uverbs* (rdma-core's udev rules)"
-        return [Verdict("fail", f"{cards}, and no right to use them", "right to use them", fix)]
+        return [Finding("fail", f"{cards}, and no right to use them", "right to use them", fix)]
     return [passed("may be used")]
 
 
@@ -93,9 +93,9 @@ def _flow_ib_gid(a: Answers) -> NodeFlow:
     without = [port.name for port in roce if not found.get((port.device, port.number))]
     if len(without) == len(roce):
         words = f"{infiniband.named(without)}: no RoCE v2 address for IPv4"
-        return [Verdict("warn", words, "one")]
+        return [Finding("warn", words, "one")]
     if without:
-        return [Verdict("info", f"{infiniband.named(without)}: no RoCE v2 address for IPv4")]
+        return [Finding("info", f"{infiniband.named(without)}: no RoCE v2 address for IPv4")]
     indices = sorted({of[0] for port, of in found.items() if of})
     return [passed(f"RoCE v2 address at index {', '.join(map(str, indices))}")]
 
@@ -124,7 +124,7 @@ def _flow_ib_link_flap(a: Answers) -> NodeFlow:
     return _ib_link_flap(a)
 
 
-def _ib_link_flap(a: Answers) -> Iterator[Verdict]:
+def _ib_link_flap(a: Answers) -> Iterator[Finding]:
     found = infiniband.devices(a)
     nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}
     counts = {
@@ -134,12 +134,12 @@ def _ib_link_flap(a: Answers) -> Iterator[Verdict]:
     }
     for name, times in counts.items():
         words = f"{name} lost its link {counted(times, 'time')}"
-        yield Verdict("fail" if times >= a.limits["fail"] else "warn", words, "never")
+        yield Finding("fail" if times >= a.limits["fail"] else "warn", words, "never")
     if not counts:
         yield passed("no link was lost")
 
 
-def _ib_pcie(a: Answers) -> Iterator[Verdict]:
+def _ib_pcie(a: Answers) -> Iterator[Finding]:
     used = [device for device in infiniband.devices(a).values() if device.active]
     told = [device for device in used if _link_number(device, "max_link_width")]
     groups: dict[tuple[Level, str], list[str]] = {}
@@ -147,7 +147,7 @@ def _ib_pcie(a: Answers) -> Iterator[Verdict]:
         if said := _limited(device):
             groups.setdefault(said, []).append(device.name)
     for (level, words), names in groups.items():
-        yield Verdict(level, f"{infiniband.named(names)}: {words}", "the card's full link")
+        yield Finding(level, f"{infiniband.named(names)}: {words}", "the card's full link")
     if not groups:
         yield passed("full PCIe link") if told else skipped("no InfiniBand or RoCE card in use")
 
@@ -172,7 +172,7 @@ NO_MANAGER = "start or mend the subnet manager (`sminfo`); see the partition key
 NO_LINK = "see the cable and the transceiver; if it is not to be used, leave it out of NCCL_IB_HCA"
 
 
-def _compare_ib_port_state(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_ib_port_state(nodes: Nodes) -> Iterator[Finding]:
     """A port that is up on most nodes is to be up on all; one that nobody uses is only told of."""
     found = {host: infiniband.ports(a) for host, a in infiniband.with_devices(nodes).items()}
     states = Counter((p.name, p.state == "ACTIVE") for of in found.values() for p in of)
@@ -184,7 +184,7 @@ def _compare_ib_port_state(nodes: Nodes) -> Iterator[Verdict]:
         if not bad:
             active = sum(port.state == "ACTIVE" for port in of)
             words = f"{counted(active, 'port')} active"
-            yield Verdict("pass", words, hosts=(host,))
+            yield Finding("pass", words, hosts=(host,))
 
 
 def _should_be_up(port: Port, states: Counter[tuple[str, bool]]) -> bool:
@@ -192,7 +192,7 @@ def _should_be_up(port: Port, states: Counter[tuple[str, bool]]) -> bool:
     return waits or states[port.name, True] > states[port.name, False]
 
 
-def _ports_down(host: str, bad: list[Port], wrong: list[Port]) -> Iterator[Verdict]:
+def _ports_down(host: str, bad: list[Port], wrong: list[Port]) -> Iterator[Finding]:
     for level, of in (("fail", bad), ("info", [port for port in wrong if port not in bad])):
         groups: dict[str, list[Port]] = {}
         for port in of:
@@ -201,26 +201,26 @@ def _ports_down(host: str, bad: list[Port], wrong: list[Port]) -> Iterator[Verdi
         for state, those in groups.items():
             words = f"{infiniband.named(port.name for port in those)}: {state}"
             if level == "info":
-                yield Verdict("info", words, hosts=(host,))
+                yield Finding("info", words, hosts=(host,))
             else:
                 fix = NO_MANAGER if those[0].physical == "LinkUp" else NO_LINK
-                yield Verdict("fail", words, "ACTIVE (LinkUp)", fix, hosts=(host,))
+                yield Finding("fail", words, "ACTIVE (LinkUp)", fix, hosts=(host,))
 
 
-def _missing_devices(nodes: Nodes, found: dict[str, tuple[Port, ...]]) -> Iterator[Verdict]:
+def _missing_devices(nodes: Nodes, found: dict[str, tuple[Port, ...]]) -> Iterator[Finding]:
     """Nodes that lack a device that most have up."""
     having = Counter(name for of in found.values() for name in {p.name for p in of if _up(p)})
     usual = {name for name, times in having.items() if times * 2 > len(nodes)}
     for host, a in nodes.items():
         if not a.has("ports"):
-            yield Verdict("unknown", "its ports could not be read", hosts=(host,))
+            yield Finding("unknown", "its ports could not be read", hosts=(host,))
             continue
         missing = usual - {port.name for port in found.get(host, ())}
         # where names differ, the number tells whether one is missing
         if missing and sum(map(_up, found.get(host, ()))) < len(usual):
             words = f"no {infiniband.named(missing)}"
             fix = "see `lspci -d 15b3:` and `dmesg`; load the driver; reseat the card"
-            yield Verdict("fail", words, "as most nodes have", fix, hosts=(host,))
+            yield Finding("fail", words, "as most nodes have", fix, hosts=(host,))
 
 
 def _up(port: Port) -> bool:

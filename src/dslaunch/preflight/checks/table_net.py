@@ -10,10 +10,10 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Question,
     Scope,
-    Verdict,
     passed,
     skipped,
 )
@@ -44,7 +44,7 @@ def _flow_net_firewall(a: Answers) -> NodeFlow:
     ufw = "ENABLED=yes" in a["files"].get(UFW, "").replace('"', "")
     if ufw or running:
         name = "ufw" if ufw else "firewalld"
-        return [Verdict("info", f"{name} is on; see net.mesh for what it blocks")]
+        return [Finding("info", f"{name} is on; see net.mesh for what it blocks")]
     return [passed("neither ufw nor firewalld is on")]
 
 
@@ -55,31 +55,31 @@ def _ask_net_interface(scope: Scope) -> Asked:
     return {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES}
 
 
-def _net_interface(a: Answers) -> Iterator[Verdict]:
+def _net_interface(a: Answers) -> Iterator[Finding]:
     if a.scope.cluster.transport == "local":
         yield skipped("emulated nodes are one machine")
         return
     mine, own = address(a), own_interface(a)
     if mine is None:
         words = "it has no address that other nodes could dial"
-        yield Verdict(
+        yield Finding(
             "fail" if len(a.scope.nodes) > 1 else "info", words, "an interface that is up"
         )
         return
     if own is None:
         words = "its address is on none of its interfaces"
-        yield Verdict("warn", words, "an address of its own: NCCL and gloo tell others theirs")
+        yield Finding("warn", words, "an address of its own: NCCL and gloo tell others theirs")
     elif own["name"].startswith(VIRTUAL):
-        yield Verdict("warn", f"its address is on {own['name']}", "a real interface")
+        yield Finding("warn", f"its address is on {own['name']}", "a real interface")
     elif not own["up"]:
-        yield Verdict("fail", f"{own['name']} is down", "up")
+        yield Finding("fail", f"{own['name']} is down", "up")
     elif _link_local(mine):
-        yield Verdict("warn", f"its address on {own['name']} is link-local", "one that is routed")
+        yield Finding("warn", f"its address on {own['name']} is link-local", "one that is routed")
     else:
         yield passed(f"its address is on {own['name']}")
     outward = _default_route(a["routes"].get(ROUTES.argument[0], ""))
     if outward.startswith(VIRTUAL):
-        yield Verdict("warn", f"the default route leads to {outward}", "a real interface")
+        yield Finding("warn", f"the default route leads to {outward}", "a real interface")
 
 
 def _default_route(text: str) -> str:
@@ -132,8 +132,8 @@ def _flow_net_port(a: Answers) -> NodeFlow:
     a = yield {"owner": question}
     words = f"port {port} is in use{_owner_named(a.found(question))}"
     if a.scope.cluster.network.master_port:
-        return [Verdict("fail", words, "a free port")]
-    return [Verdict("info", f"{words}; dslaunch will take another one")]
+        return [Finding("fail", words, "a free port")]
+    return [Finding("info", f"{words}; dslaunch will take another one")]
 
 
 def _owner_named(answer: Ran | None) -> str:
@@ -146,10 +146,10 @@ RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 PORT_FILES = Question("read", [RANGE, RESERVED])
 
 
-def _net_port_range(a: Answers) -> Iterator[Verdict]:
+def _net_port_range(a: Answers) -> Iterator[Finding]:
     found = re.fullmatch(r"(\d{1,5})\s+(\d{1,5})", a["files"].get(RANGE, "").strip())
     if not found:
-        yield Verdict("unknown", "the kernel does not tell its port range")
+        yield Finding("unknown", "the kernel does not tell its port range")
         return
     low, high = int(found[1]), int(found[2])
     port = a.scope.cluster.network.master_port or USUAL
@@ -157,14 +157,14 @@ def _net_port_range(a: Answers) -> Iterator[Verdict]:
     kept = any(int(first) <= port <= int(last or first) for first, last in reserved)
     if high - low + 1 < a.limits["warn"]:
         words = f"only ports {low} to {high} for connections"
-        yield Verdict(
+        yield Finding(
             "warn",
             words,
             f"{a.limits['warn']:g}",
             "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
         )
     if low <= port <= high and not kept:
-        yield Verdict("warn", f"port {port} may be taken by any connection", "a reserved port")
+        yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
     elif high - low + 1 >= a.limits["warn"]:
         yield passed("enough ports for connections")
 
@@ -178,7 +178,7 @@ def _ask_net_speed(scope: Scope) -> Asked:
     }
 
 
-def _net_speed(a: Answers) -> Iterator[Verdict]:
+def _net_speed(a: Answers) -> Iterator[Finding]:
     own = own_interface(a)
     speed = own["speed"] if own else None
     if own is None or not speed:
@@ -188,7 +188,7 @@ def _net_speed(a: Answers) -> Iterator[Verdict]:
     slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not a["infiniband"]
     level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
     if slow and speed / 1000 <= a.limits["info"]:
-        yield Verdict(level, f"{words} and no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
+        yield Finding(level, f"{words} and no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
     else:
         yield passed(words)
 

@@ -10,11 +10,11 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     Scope,
-    Verdict,
     as_on,
     odd_ones,
     passed,
@@ -39,27 +39,27 @@ ALLOWED = ("0", "")
 """Values that switch nothing on."""
 
 
-def _sw_environment(a: Answers) -> Iterator[Verdict]:
+def _sw_environment(a: Answers) -> Iterator[Finding]:
     found: dict[str, str] = a["variables"]
     bad = False
     for name in LAUNCHER:
         if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
             bad = True
-            yield Verdict("warn", f"{name}={found[name][:60]} is set at login", "not set")
+            yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
     theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
     remarks = {r.path: r for r in nccl.check(theirs, "the login's environment")}
     for remark in remarks.values():
         bad = bad or remark.level != "info"
         level: Level = "info" if remark.level == "info" else "warn"
-        yield Verdict(level, remark.message[:160], "", remark.fix or "")
+        yield Finding(level, remark.message[:160], "", remark.fix or "")
     silent = [f"{name}={value[:60]}" for name, value in theirs.items() if name not in remarks]
     if silent:
-        yield Verdict("info", f"set at login: {', '.join(silent)}"[:200])
+        yield Finding("info", f"set at login: {', '.join(silent)}"[:200])
     elif not bad and not remarks:
         yield passed("a login brings no settings of its own")
 
 
-def _compare_sw_environment(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
     """The same everywhere, or a variable holds for some ranks only."""
     said = {host: a["variables"] for host, a in nodes.items() if a.has("variables")}
     names = dict.fromkeys(name for found in said.values() for name in found if name not in LAUNCHER)
@@ -68,7 +68,7 @@ def _compare_sw_environment(nodes: Nodes) -> Iterator[Verdict]:
         for value, hosts, common, count in odd_ones(values):
             words = f"{name}={value[:60]}" if value else f"{name} is not set"
             expected = as_on(common[:60] or "not set", count)
-            yield Verdict("warn", words, expected, hosts=hosts)
+            yield Finding("warn", words, expected, hosts=hosts)
 
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
@@ -90,11 +90,11 @@ def _flow_sw_locks(a: Answers) -> NodeFlow:
     return _sw_locks(a, place)
 
 
-def _sw_locks(a: Answers, place: Question) -> Iterator[Verdict]:
+def _sw_locks(a: Answers, place: Question) -> Iterator[Finding]:
     old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-        yield Verdict("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
+        yield Finding("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
     else:
         yield passed("no old lock")
 
@@ -108,7 +108,7 @@ def settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, sign, value in lines if sign and name.strip()}
 
 
-def _sw_nccl_conf(a: Answers) -> Iterator[Verdict]:
+def _sw_nccl_conf(a: Answers) -> Iterator[Finding]:
     files: Mapping[str, str] = a["files"]
     for path, text in files.items():
         found = settings(text)
@@ -116,15 +116,15 @@ def _sw_nccl_conf(a: Answers) -> Iterator[Verdict]:
         for remark in remarks:
             level: Level = "info" if remark.level == "info" else "warn"
             words = f"{path}: {remark.message[:160]}"
-            yield Verdict(level, words, "", remark.fix or "", f"cat {path}")
+            yield Finding(level, words, "", remark.fix or "", f"cat {path}")
         if found and not remarks:
             shown = ", ".join(f"{name}={value[:60]}" for name, value in sorted(found.items()))
-            yield Verdict("info", f"{path} sets {shown}"[:200])
+            yield Finding("info", f"{path} sets {shown}"[:200])
     if not any(settings(text) for text in files.values()):
         yield passed("no file sets anything")
 
 
-def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Finding]:
     said = {host: a["files"] for host, a in nodes.items() if a.has("files")}
     for path in FILES.argument:
         set_there = {
@@ -133,7 +133,7 @@ def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Verdict]:
         }
         for own, hosts, _, count in odd_ones(set_there):
             words = f"{path} says other than on {count} nodes" if own else f"{path} is missing"
-            yield Verdict("warn", words, as_on("the same", count), hosts=hosts)
+            yield Finding("warn", words, as_on("the same", count), hosts=hosts)
 
 
 Digests = Mapping[str, str | None]
@@ -146,20 +146,20 @@ def _ask_code_files(scope: Scope) -> Asked:
     return {"digests": Question("digests", argument, 15)}
 
 
-def _compare_code_files(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_code_files(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     if not scope.files:
-        yield Verdict("skip", "no script is named", hosts=tuple(nodes))
+        yield Finding("skip", "no script is named", hosts=tuple(nodes))
         return
     said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
     for host in nodes.keys() - said.keys():
         why = nodes[host].why(nodes[host].asked["digests"])
-        yield Verdict("unknown", why or "it was not asked", hosts=(host,))
+        yield Finding("unknown", why or "it was not asked", hosts=(host,))
     if said:
         yield from _compare_digests(scope, said)
 
 
-def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Verdict]:
+def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Finding]:
     """A file that is nowhere, or nowhere as it is here, is still to be copied, which
     `dslaunch run` does: what divides the nodes is a fault."""
     here = {path: digest for path, digest in scope.files if digest}
@@ -168,7 +168,7 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Verd
         words = f"{_some([path for path, _ in scope.files])} not there"
         level: Level = "info" if here else "fail"
         fix = "" if here else "copy it there, or correct its path"
-        yield Verdict(level, words, fix=fix, hosts=hosts)
+        yield Finding(level, words, fix=fix, hosts=hosts)
         return
     wanted = {path: here.get(path) or _most_common(path, said) for path, _ in scope.files}
     bad = {
@@ -176,7 +176,7 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Verd
         for h, found in said.items()
     }
     if all(bad.values()) and len({str(sorted(d.items())) for d in said.values()}) == 1:
-        yield Verdict("info", f"{_some(bad[hosts[0]])} not as it is here", hosts=hosts)
+        yield Finding("info", f"{_some(bad[hosts[0]])} not as it is here", hosts=hosts)
         return
     for host, paths in bad.items():
         missing = [path for path in paths if said[host].get(path) is None]
@@ -184,10 +184,10 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Verd
         for words, which in (("missing", missing), ("another version", other)):
             if which:
                 expected = "as it is here" if here else "as on the other nodes"
-                yield Verdict("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
+                yield Finding("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
     fine = tuple(host for host, paths in bad.items() if not paths)
     if fine:
-        yield Verdict(
+        yield Finding(
             "pass", "the same code" if not here else "the code is as it is here", hosts=fine
         )
 

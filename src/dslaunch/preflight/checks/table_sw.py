@@ -11,12 +11,12 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Check,
+    Finding,
     Level,
     Nodes,
     Question,
     Scope,
     UnansweredError,
-    Verdict,
     as_on,
     odd_ones,
     passed,
@@ -78,7 +78,7 @@ def toolkit_fits(there: str, wanted: str) -> bool | None:
     return int(minor) in accepted and int(wanted_minor) in accepted
 
 
-def _sw_cuda_toolkit(a: Answers) -> Iterator[Verdict]:
+def _sw_cuda_toolkit(a: Answers) -> Iterator[Finding]:
     if not a["nvidia"]:
         yield skipped("no NVIDIA GPU")
         return
@@ -95,10 +95,10 @@ def _sw_cuda_toolkit(a: Answers) -> Iterator[Verdict]:
     fit = toolkit_fits(there, wanted)
     if fit is None:
         words = f"CUDA toolkit {there}, torch is built with CUDA {wanted} of unknown minor version"
-        yield Verdict("unknown", words)
+        yield Finding("unknown", words)
     elif not fit:
         words = f"CUDA toolkit {there}, torch is built with {wanted}"
-        yield Verdict("warn", words, f"CUDA {wanted}")
+        yield Finding("warn", words, f"CUDA {wanted}")
     elif "." in wanted and there != wanted:
         yield passed(f"CUDA toolkit {there}, torch is built with {wanted}: they fit")
     else:
@@ -128,7 +128,7 @@ def _flow_sw_deepspeed_ops(a: Answers) -> NodeFlow:
     return _sw_deepspeed_ops(a, set(re.findall(r"['\"](\w+)['\"]\s*:\s*True", text)))
 
 
-def _sw_deepspeed_ops(a: Answers, built: set[str]) -> Iterator[Verdict]:
+def _sw_deepspeed_ops(a: Answers, built: set[str]) -> Iterator[Finding]:
     tools, gpu = a.value(TOOLS), bool(a["nvidia"])
     needed = [op for purpose in sorted(a.scope.purposes) for op in NEEDS.get(purpose, ())]
     lacks = {
@@ -138,9 +138,9 @@ def _sw_deepspeed_ops(a: Answers, built: set[str]) -> Iterator[Verdict]:
     if missing:
         which = ", ".join(op for op, lacked in lacks.items() if lacked)
         words = f"{which} cannot be built: {', '.join(missing)} is not there"
-        yield Verdict("fail", words, "kernels that are built, or what builds them")
+        yield Finding("fail", words, "kernels that are built, or what builds them")
     elif not built and not {"nvcc", NVCC} & set(tools) and gpu:
-        yield Verdict("info", "no kernel is built, and there is no nvcc to build one")
+        yield Finding("info", "no kernel is built, and there is no nvcc to build one")
     else:
         yield passed("DeepSpeed's kernels are built, or can be")
 
@@ -158,7 +158,7 @@ def _lacks_tools(op: str, tools: Mapping[str, str], gpu: bool) -> Iterator[str]:
 FIX = "install it for that interpreter, or let `python:` or `activate:` lead to the one that has it"
 
 
-def _sw_packages(a: Answers) -> Iterator[Verdict]:
+def _sw_packages(a: Answers) -> Iterator[Finding]:
     scope = a.scope
     if not launchers.starts_python(scope.job):
         yield skipped("the job starts no Python")
@@ -171,7 +171,7 @@ def _sw_packages(a: Answers) -> Iterator[Verdict]:
     yield from wrong or [passed(_packages(found))]
 
 
-def _of_launcher(scope: Scope, found: Installed) -> Iterator[Verdict]:
+def _of_launcher(scope: Scope, found: Installed) -> Iterator[Finding]:
     absent: dict[str, None] = {}
     for name, module in job.missing(found, launchers.modules_of(scope.launcher)):
         top = name.partition(".")[0]
@@ -180,19 +180,19 @@ def _of_launcher(scope: Scope, found: Installed) -> Iterator[Verdict]:
         elif not module.package:
             words = f"{top} is the file {module.at}, not the package"
             fix = "rename the file: Python finds it before the package"
-            yield Verdict("fail", words, f"the package {top}", fix)
+            yield Finding("fail", words, f"the package {top}", fix)
         else:
             words = f"{top} at {module.at} has no {name}"
             expected = f"{name}, which launcher `{scope.launcher}` starts"
-            yield Verdict("fail", words, expected, FIX)
+            yield Finding("fail", words, expected, FIX)
     if absent:
         verb = "is" if len(absent) == 1 else "are"
         words = f"{' and '.join(absent)} {verb} missing at {found.executable}"
         words += f", and launcher `{scope.launcher}` does not start without"
-        yield Verdict("fail", words, " and ".join(absent), FIX)
+        yield Finding("fail", words, " and ".join(absent), FIX)
 
 
-def _of_script(scope: Scope, found: Installed) -> Iterator[Verdict]:
+def _of_script(scope: Scope, found: Installed) -> Iterator[Finding]:
     known = {name.partition(".")[0] for name in launchers.modules_of(scope.launcher)}
     certain = [name for name in scope.imports.certain if name not in known]
     absent = [name for name, _ in job.missing(found, tuple(certain))]
@@ -203,18 +203,18 @@ def _of_script(scope: Scope, found: Installed) -> Iterator[Verdict]:
             words += f"the module to run is {script}"
         else:
             words += f"{script} imports {'it' if len(absent) == 1 else 'them'}"
-        yield Verdict("fail", words, "what the script imports", FIX)
+        yield Finding("fail", words, "what the script imports", FIX)
     possible = tuple(n for n in scope.imports.possible if n in USUAL and n not in known)
     perhaps = [name for name, _ in job.missing(found, possible)]
     if perhaps:
         words = f"{_listed(perhaps)} missing at {found.executable}; a part of {script} imports "
         words += "it" if len(perhaps) == 1 else "them"
-        yield Verdict("warn", words, "what the script imports", FIX)
+        yield Finding("warn", words, "what the script imports", FIX)
     unread = script and scope.job.kind != "command" and not scope.imports.read
     if unread and "torch" not in known and "torch" not in found.modules:
         words = f"torch is missing at {found.executable}"
         expected = f"torch, if {script} needs it: its source is not here to be read"
-        yield Verdict("warn", words, expected, FIX)
+        yield Finding("warn", words, expected, FIX)
 
 
 def _listed(names: list[str]) -> str:
@@ -237,7 +237,7 @@ def _flow_sw_torch_build(a: Answers) -> NodeFlow:
     return _sw_torch_build(a)
 
 
-def _sw_torch_build(a: Answers) -> Iterator[Verdict]:
+def _sw_torch_build(a: Answers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
         yield skipped("the job starts no Python")
         return
@@ -256,14 +256,14 @@ def _sw_torch_build(a: Answers) -> Iterator[Verdict]:
         yield from _torch_fits(a, there, found)
 
 
-def _torch_fits(a: Answers, there: tuple[Vendor, ...], found: Installed) -> Iterator[Verdict]:
+def _torch_fits(a: Answers, there: tuple[Vendor, ...], found: Installed) -> Iterator[Finding]:
     """One vendor is enough: graphics of a processor may count as a second one."""
     fitting = [vendor for vendor in there if builds.is_for(found, vendor)]
     words = f"torch {found.torch.get('__version__', '')} is built for {builds.target(found)}"
     if not fitting:
         level: Level = "fail" if _certain(a.scope) else "warn"
         names = " or ".join(f"{NAMES[vendor]}s" for vendor in there)
-        yield Verdict(level, words, f"torch built for the node's {names}")
+        yield Finding(level, words, f"torch built for the node's {names}")
     elif "nvidia" in fitting:
         yield from _cuda_driver(a, found.torch["cuda"])
     else:
@@ -275,7 +275,7 @@ def _certain(scope: Scope) -> bool:
     return "torch" in {name.partition(".")[0] for name in job.needed(scope)}
 
 
-def _cuda_driver(a: Answers, cuda: str) -> Iterator[Verdict]:
+def _cuda_driver(a: Answers, cuda: str) -> Iterator[Finding]:
     """A driver that is too old for torch's CUDA, unless the image brings cuda-compat."""
     major = cuda.partition(".")[0]
     least = builds.DRIVER_OF_CUDA.get(int(major)) if major.isdigit() else None
@@ -283,7 +283,7 @@ def _cuda_driver(a: Answers, cuda: str) -> Iterator[Verdict]:
     if least is not None and has is not None and has < least:
         words = f"torch is built with CUDA {cuda}, and the driver is {has}"
         fix = f"update the driver to {least} or newer, or install torch for an older CUDA"
-        yield Verdict("warn", words, f"driver {least} or newer", fix)
+        yield Finding("warn", words, f"driver {least} or newer", fix)
     else:
         yield passed(f"torch is built with CUDA {cuda}")
 
@@ -294,16 +294,16 @@ def _hides(a: Answers) -> str:
     return next((n for n, values in HIDDEN.items() if env.get(n, "?").lower() in values), "")
 
 
-def _compare_sw_versions(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
     said: dict[str, Installed] = {}
     for host, a in nodes.items():
         try:
             found = job.installed(a)
         except UnansweredError as error:
-            yield Verdict("unknown", str(error), hosts=(host,))
+            yield Finding("unknown", str(error), hosts=(host,))
             continue
         if found is None:
-            yield Verdict("skip", job.NOT_ENTERED, hosts=(host,))
+            yield Finding("skip", job.NOT_ENTERED, hosts=(host,))
         else:
             said[host] = found
     odd: set[str] = set()
@@ -314,13 +314,13 @@ def _compare_sw_versions(nodes: Nodes) -> Iterator[Verdict]:
             has = f"{package} {version}" if version else f"{package} is missing"
             others = f"{package} {common}" if common else "none"
             level: Level = "fail" if package in job.MUST else "warn"
-            yield Verdict(level, has, as_on(others, count), hosts=hosts)
+            yield Finding(level, has, as_on(others, count), hosts=hosts)
     for host, found in said.items():
         if host not in odd:
             named = [f"{p} {v}" for p in job.MUST if (v := job.version(found, p))]
             # what a job lacks is said by sw.packages: here nothing is to be compared
             level = "pass" if named else "skip"
-            yield Verdict(level, ", ".join(named) or "no torch is installed", hosts=(host,))
+            yield Finding(level, ", ".join(named) or "no torch is installed", hosts=(host,))
 
 
 NO_LIBRARY = (
@@ -329,7 +329,7 @@ NO_LIBRARY = (
 )
 
 
-def _py_interpreter(a: Answers) -> Iterator[Verdict]:
+def _py_interpreter(a: Answers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
         yield skipped("the job starts no Python")
         return
@@ -343,21 +343,21 @@ def _py_interpreter(a: Answers) -> Iterator[Verdict]:
         yield _no_interpreter(a, found)
 
 
-def _no_interpreter(a: Answers, found: job.Entered) -> Verdict:
+def _no_interpreter(a: Answers, found: job.Entered) -> Finding:
     name = a.node.python or "python3"
     if found.tried["code"] is None:
         words = f"{found.path or name} did not answer within {a.limits['seconds']:g} s"
         fix = "look for a hung or overloaded file system below sys.path: `python3 -X importtime`"
-        return Verdict("fail", words, "an answer in a second", fix)
+        return Finding("fail", words, "an answer in a second", fix)
     if not found.path:
         after = "" if a.node.activate is None else " after the activate line"
-        return Verdict("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
+        return Finding("fail", f"there is no interpreter {name!r}{after}", "a Python interpreter")
     if found.without_library:
         words = f"{found.path} does not start: it does not find its own library"
-        return Verdict("fail", words, "a Python interpreter", NO_LIBRARY)
+        return Finding("fail", words, "a Python interpreter", NO_LIBRARY)
     said = f": {found.last_words}" if found.last_words else ""
     words = f"{found.path} does not run (exit code {found.tried['code']}){said}"
-    return Verdict("fail", words, "a Python interpreter")
+    return Finding("fail", words, "a Python interpreter")
 
 
 def _python_version(a: Answers) -> str | None:
