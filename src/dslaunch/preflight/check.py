@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
 from dslaunch.launch.job import Job
-from dslaunch.plural import counted
 from dslaunch.preflight.unanswered import Reason, reason_of
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.protocol.survey import Answer
@@ -95,7 +94,6 @@ PURPOSES = {
 
 
 T = TypeVar("T")
-V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,24 +254,3 @@ class Check:
         """The check that asks nothing, and says why."""
         texts = {name: getattr(self, name) for name in ("title", "tier", "why", "fix", "see")}
         return Check(**texts, source=self.source, judge=lambda a: [skipped(why)])
-
-
-def odd_ones(values: Mapping[str, V]) -> Iterator[tuple[V, tuple[str, ...], V, int]]:
-    """Whose value is not what most have: value, hosts, the most common value, how many have that.
-
-    Without a most common one, the first node's counts as it.
-    """
-    if not values:
-        return
-    groups: dict[V, list[str]] = {}
-    for host, value in values.items():
-        groups.setdefault(value, []).append(host)
-    common = max(groups, key=lambda value: len(groups[value]))
-    for value, hosts in groups.items():
-        if value != common:
-            yield value, tuple(hosts), common, len(groups[common])
-
-
-def as_on(common: str, count: int) -> str:
-    """What was expected of an odd one: the value that `count` nodes have."""
-    return f"{common}, as on {counted(count, 'node')}"

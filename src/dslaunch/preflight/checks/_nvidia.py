@@ -24,7 +24,6 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
     UnansweredError,
-    passed,
     skipped,
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
@@ -282,11 +281,9 @@ class Rule:
     applies: Predicate
 
 
-def each_gpu(
-    needs: tuple[str, ...], *rules: Rule, fine: str, expected: str
-) -> Callable[[Nodes], Flow]:
+def each_gpu(needs: tuple[str, ...], *rules: Rule, expected: str) -> Callable[[Nodes], Flow]:
     """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
-    are named together, and `fine` is said if there is none.
+    are named together.
 
     `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
     """
@@ -304,8 +301,8 @@ def each_gpu(
                 groups.setdefault(said, []).append(gpu.index)
         for (level, words), indices in groups.items():
             yield Finding(level, f"GPU {listed(indices)}: {words}", expected)
-        if not groups:
-            yield passed(fine) if there else skipped("these GPUs or this driver do not tell")
+        if not groups and not there:
+            yield skipped("these GPUs or this driver do not tell")
 
     return where_up(judge)
 

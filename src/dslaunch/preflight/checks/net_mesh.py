@@ -131,8 +131,7 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
             yield Finding("unknown", "did not call the other nodes", hosts=(host,))
     yield from blamed(errors)
     fine = tuple(host for host in heard if not any(host in pair for pair in errors))
-    if fine:
-        yield Finding("pass", "reaches the other nodes by TCP", hosts=fine)
+    yield Finding("pass", "reaches the other nodes by TCP", hosts=fine)
 
 
 def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Check, Finding, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Finding, skipped
 from dslaunch.preflight.checks import _job as job
 
 INIT_OF = {
@@ -86,18 +86,13 @@ def _fix_of(command: str, line: str, there: list[str]) -> str:
 
 def _remarks(a: Answers, found: job.Entered) -> Iterator[Finding]:
     """What is odd about a line that succeeded."""
-    odd = False
     has = found.installed
     if has is not None and has.active:
-        odd = True
         words = f"it activates {has.active}, but the job's Python is {found.path} of {has.prefix}"
         fix = "see whether the environment was moved or has no Python, and what follows in the line"
         yield Finding("warn", words, f"Python of {has.active}", fix)
     if found.first_words:
-        odd = True
         yield Finding("info", f"it prints: {found.first_words}")
-    if not odd:
-        yield passed("the activate line succeeds")
 
 
 def _short(line: str) -> str:
@@ -116,6 +111,7 @@ CHECK = Check(
     source="bash(1), INVOCATION; conda/conda#7980 (conda activate in scripts); Environment Modules "
     "and Lmod, initialization of shells",
     flow=job.asking(_judge),
+    fine="the activate line succeeds",
     limits=job.LIMITS,
     limits_mean="seconds in which the activate line and the start of Python must end",
 )

@@ -14,7 +14,6 @@ from dslaunch.preflight.check import (
     Level,
     Question,
     Scope,
-    passed,
     skipped,
 )
 from dslaunch.preflight.unanswered import lacks_program
@@ -79,8 +78,6 @@ def _judge(a: Answers) -> Iterator[Finding]:
         yield skipped("this machine has no ssh")
     elif done["code"] or WORD not in done["out"]:
         yield Finding(level, _trouble(a.node, done), "a login without questions")
-    else:
-        yield passed("the system's ssh logs in without questions")
 
 
 def _trouble(node: Node, done: Ran) -> str:
@@ -99,4 +96,5 @@ CHECK = Check(
     source="ssh(1); DeepSpeed 0.19 launcher/runner.py",
     here=_here,
     judge=_judge,
+    fine="the system's ssh logs in without questions",
 )

@@ -80,8 +80,7 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     yield from blamed(errors)
     odd = {host for pair in errors for host in pair} | silent
     fine = tuple(host for host in nodes if host not in odd)
-    if fine:
-        yield Finding("pass", "logs in to the other nodes", hosts=fine)
+    yield Finding("pass", "logs in to the other nodes", hosts=fine)
 
 
 def _failed(a: Answers, question: Question) -> dict[tuple[str, str], Failure]:

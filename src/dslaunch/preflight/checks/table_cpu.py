@@ -16,8 +16,8 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import NVIDIA
+from dslaunch.preflight.comparison import alike
 
 ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
 
@@ -32,8 +32,6 @@ def _cpu_affinity(a: Answers) -> Iterator[Finding]:
     elif there > 2 * mine:
         level = "warn" if gpu else "info"
         yield Finding(level, f"only {mine} of its {there} cores may be used", "all of them")
-    else:
-        yield passed("cores for all ranks")
 
 
 CPUFREQ = "/sys/devices/system/cpu/cpu0/cpufreq/"
@@ -111,6 +109,7 @@ CHECKS = {
         tier="static",
         why="A session in a cgroup or cpuset sees fewer cores than the machine has; ranks and "
         "their data loaders then share a few, and a step takes many times as long.",
+        fine="cores for all ranks",
         fix="SLURM: `--exclusive` or `--cpus-per-task`; docker: without `--cpuset-cpus`; systemd: "
         "AllowedCPUs of the user's slice",
         see="nproc; nproc --all",

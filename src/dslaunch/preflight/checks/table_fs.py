@@ -15,7 +15,6 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Scope,
-    odd_ones,
     passed,
     skipped,
 )
@@ -28,6 +27,7 @@ from dslaunch.preflight.checks._machine import (
     paths,
     space,
 )
+from dslaunch.preflight.comparison import odd_ones
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.preflight.unanswered import Reason
 from dslaunch.protocol.survey import Mount, PathStatus
@@ -52,7 +52,6 @@ def _flow_fs_free(a: Answers) -> NodeFlow:
 def _fs_free(a: Answers) -> Iterator[Finding]:
     """Of what answered; `fs.hung` and `fs.shared` say what did not."""
     seen: set[str] = set()
-    bad = False
     for path in paths(a.scope):
         question = path_question(path) if a.has(path) else _above(path)
         found = a.found(question)
@@ -63,13 +62,9 @@ def _fs_free(a: Answers) -> Iterator[Finding]:
             continue
         seen.add(mount)
         there = path if a.has(path) else found["path"]
-        for finding in _full(path, there, found, a):
-            bad = True
-            yield finding
+        yield from _full(path, there, found, a)
     if not seen:
         yield skipped("no path answered")
-    elif not bad:
-        yield passed("there is room where a job writes")
 
 
 def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Finding]:
@@ -117,17 +112,14 @@ def _flow_fs_hung(a: Answers) -> NodeFlow:
 
 def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Finding]:
     own = paths(a.scope)
-    bad = False
-    for path in dict.fromkeys([*own, *network]):
-        question = path_question(path)
-        if a.reason(question) not in UNRESPONSIVE:
-            continue
-        bad = True
+    every = dict.fromkeys([*own, *network])
+    hung = [path for path in every if a.reason(path_question(path)) in UNRESPONSIVE]
+    for path in hung:
         level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
-        error = a.why(question)
+        error = a.why(path_question(path))
         words = f"{path} does not answer: {error[0].lower() + error[1:]}"
         yield Finding(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
-    if not bad:
+    if not hung:
         yield passed("all network file systems answer" if network else "all paths answer")
 
 
@@ -174,9 +166,9 @@ def _compare_fs_kind(nodes: Nodes) -> Iterator[Finding]:
     scope = next(iter(nodes.values())).scope
     for path in scope.directories:
         kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
-        for kind, hosts, common, count in odd_ones(kinds):
-            words = f"{path} is on {kind}; on {common} on {count} nodes"
-            yield Finding("info", words, hosts=hosts)
+        for odd in odd_ones(kinds):
+            words = f"{path} is on {odd.value}; on {odd.common} on {odd.count} nodes"
+            yield Finding("info", words, hosts=odd.hosts)
 
 
 _N = r"(\d{1,18})"
@@ -192,16 +184,12 @@ def _flow_fs_quota(a: Answers) -> NodeFlow:
 
 
 def _fs_quota(a: Answers) -> Iterator[Finding]:
-    bad = False
     for place, used, limit in usage(a.value(QUOTA)["out"]):
         share = 100 * used / limit
         if share > a.limits["warn"]:
-            bad = True
             level: Level = "fail" if share >= 100 else "warn"
             words = f"{share:.0f} % of the quota on {place} used"
             yield Finding(level, words, f"less than {a.limits['warn']:g} %")
-    if not bad:
-        yield passed("no quota is near its end")
 
 
 def usage(text: str) -> Iterator[tuple[str, int, int]]:
@@ -223,13 +211,12 @@ def _ask_fs_writable(scope: Scope) -> Asked:
 
 def _fs_writable(a: Answers) -> Iterator[Finding]:
     """Of places beside the job's directories, which `fs.shared` writes into."""
-    bad, asked = False, False
+    asked = False
     for path, what in paths(a.scope).items():
         if path in a.scope.directories or not a.has(path):
             missing = path in a.asked and is_missing(a, path)
             # below the home a job can make it; elsewhere something is not mounted
             if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
-                bad = True
                 yield Finding("fail", f"{path} ({what}) is not there", "a directory")
             continue
         asked = True
@@ -237,15 +224,10 @@ def _fs_writable(a: Answers) -> Iterator[Finding]:
         options = (found["mount"] or {}).get("options", "").split(",")
         read_only = "ro" in options
         if not found["writable"] or read_only:
-            bad = True
             words = f"{path} ({what}) is {'read-only' if read_only else 'not ours to write'}"
             yield Finding("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
-    if not bad:
-        yield (
-            passed("home, /tmp and node-local storage can be written")
-            if asked
-            else skipped("no path answered")
-        )
+    if not asked:
+        yield skipped("no path answered")
 
 
 NEED = "zero-infinity"
@@ -313,6 +295,7 @@ CHECKS = {
         tier="gate",
         why="A checkpoint is written after hours, by all ranks at once; on a full disk it is cut "
         "short, and the one before may be gone already.",
+        fine="there is room where a job writes",
         fix="remove old checkpoints and caches, or set `storage.checkpoints` to a larger place",
         see="df -h . ~ /tmp; df -i .",
         source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
@@ -348,6 +331,7 @@ CHECKS = {
         title="the user's quota leaves room",
         tier="static",
         why="A quota ends a checkpoint as a full disk does, while `df` shows room.",
+        fine="no quota is near its end",
         fix="remove old checkpoints, or ask for more",
         see="quota -w; lfs quota -h -u $USER PATH",
         source="quota(1)",
@@ -361,6 +345,7 @@ CHECKS = {
         tier="static",
         why="Caches of compiled kernels, tokenizers and data go there. A disk with errors is "
         "mounted read-only by the kernel, and nobody is told.",
+        fine="home, /tmp and node-local storage can be written",
         fix="see `dmesg` for errors of the disk; `mount -o remount,rw` when it is sound",
         see="findmnt -T ~ -T /tmp",
         source="access(2); ext4(5), errors=remount-ro",

@@ -19,7 +19,6 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
     UnansweredError,
-    odd_ones,
     passed,
     skipped,
 )
@@ -28,6 +27,7 @@ from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
+from dslaunch.preflight.comparison import odd_ones
 
 
 def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
@@ -35,8 +35,6 @@ def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
         yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
         yield wrong
-    else:
-        yield passed("nvidia-smi answers")
 
 
 def _mig_devices(a: Answers) -> int | None:
@@ -107,9 +105,9 @@ def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
             words = f"GPUs of several kinds: {' and '.join(models)}"
             yield Finding("fail", words, "one kind", hosts=(host,))
     kinds = {host: models[0] for host, (models, _) in found.items() if host not in bad}
-    for kind, hosts, common, _ in odd_ones(kinds):
-        bad |= {*hosts}
-        yield Finding("fail", kind, common, hosts=hosts)
+    for odd in odd_ones(kinds):
+        bad |= {*odd.hosts}
+        yield Finding("fail", odd.value, odd.common, hosts=odd.hosts)
     good = {host: versions for host, (_, versions) in found.items() if host not in bad}
     yield from _firmware(good)
 
@@ -119,16 +117,13 @@ def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Finding]:
     if not every:
         return
     common = every.most_common(1)[0][0]
-    fine = []
     for host, versions in found.items():
         odd = {index: version for index, version in versions.items() if version != common}
         if odd:
             words = f"GPU {nvidia.listed(odd)}: VBIOS {', '.join(sorted({*odd.values()}))}"
             yield Finding("warn", words, f"{common} as most", _FLASH, hosts=(host,))
         else:
-            fine.append(host)
-    if fine:
-        yield Finding("pass", "GPUs of one kind", hosts=tuple(fine))
+            yield Finding("pass", "GPUs of one kind", hosts=(host,))
 
 
 _FLASH = "update the GPUs' firmware so that all have the same"
@@ -177,8 +172,6 @@ def _gpu_leftover(a: Answers) -> Iterator[Finding]:
     if held:
         words = f"GPU {nvidia.listed(held)}: memory in use by no process that is to be seen"
         yield Finding("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
-    if not (alive or held):
-        yield passed("nobody uses the GPUs")
 
 
 def _memory_held(a: Answers, known: set[str]) -> list[int]:
@@ -302,6 +295,7 @@ CHECKS = {
         why="Without the driver nothing runs. A driver that was updated under a running kernel, a "
         "GPU that fell off the bus or a hung nvidia-smi each stop all ranks of the node, and with "
         "them the training.",
+        fine="nvidia-smi answers",
         fix="see `dmesg | grep -i nvrm`, then reboot the node",
         see="nvidia-smi",
         source="nvidia-smi(1), return value; AzureHPC health checks (20 s)",
@@ -340,6 +334,7 @@ CHECKS = {
         tier="static",
         why="What is left of an earlier job, or another user's, takes memory and time of the GPU: "
         "the training runs out of memory at its first step, or one node holds up all.",
+        fine="nobody uses the GPUs",
         fix="ask its owner, or choose other nodes; end a process by its number only",
         see="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
         source="facebookresearch/gcm; imbue-ai/cluster-health",

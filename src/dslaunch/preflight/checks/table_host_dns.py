@@ -18,7 +18,6 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
     UnansweredError,
-    passed,
     skipped,
 )
 from dslaunch.preflight.checks._machine import CONTAINER, resolve
@@ -47,8 +46,7 @@ def _compare_dns_resolve(nodes: Nodes) -> Iterator[Finding]:
             odd |= set(finding.hosts) if finding.level != "info" else set()
             yield finding
     fine = tuple(host for host in said if host not in odd)
-    if fine:
-        yield Finding("pass", "knows the nodes by the same addresses as the others", hosts=fine)
+    yield Finding("pass", "knows the nodes by the same addresses as the others", hosts=fine)
     yield from _seen_here(nodes, said)
 
 
@@ -127,8 +125,6 @@ def _host_names(a: Answers) -> Iterator[Finding]:
             "its address on the network",
             see="getent ahosts $(hostname)",
         )
-    else:
-        yield passed("own name has an address on the network")
 
 
 def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
@@ -170,8 +166,7 @@ def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
         )
     odd = {host for hosts in (*same, *cloned) for host in hosts}
     fine = tuple(host for host in nodes if host not in odd)
-    if fine:
-        yield Finding("pass", "a machine of its own", hosts=fine)
+    yield Finding("pass", "a machine of its own", hosts=fine)
 
 
 def _ids(nodes: Nodes) -> dict[str, str]:
@@ -212,6 +207,7 @@ CHECKS = {
         "rendezvous then starts no store anywhere and fails after two minutes, and gloo listens "
         "where nobody can call it. dslaunch passes addresses and interfaces explicitly; other "
         "launchers do not.",
+        fine="own name has an address on the network",
         fix="let /etc/hosts give the node's name its real address, not 127.0.1.1",
         see="getent ahosts $(hostname)",
         source="torch 2.13 elastic/rendezvous/utils.py (_matches_machine_hostname); "

@@ -32,8 +32,6 @@ def _available(a: Answers) -> Iterator[Finding]:
         yield Finding("fail", words, f"{a.limits['fail']:g} MiB")
     elif share < a.limits["warn"]:
         yield Finding("warn", words, f"{a.limits['warn']:g} %")
-    else:
-        yield passed("memory is free")
 
 
 def _compare_available(nodes: Nodes) -> Iterator[Finding]:
@@ -101,8 +99,6 @@ def _shm_leftover(a: Answers) -> Iterator[Finding]:
     if share > a.limits["warn"]:
         words = f"{len(old)} segments older than an hour take {space(total)} of shared memory"
         yield Finding("warn", words, f"less than {a.limits['warn']:g} %")
-    else:
-        yield passed("nothing much is left in shared memory")
 
 
 PLACE = "/dev/shm"
@@ -137,6 +133,7 @@ CHECKS = {
         why="Loading a model, or an optimizer that is offloaded, ends with the kernel's OOM "
         "killer: a rank dies by signal 9 without a word. A node with less than the others dies "
         "first; a missing module shows as less memory.",
+        fine="memory is free",
         fix="end what is left over from earlier jobs; if the total is less: see `dmidecode -t "
         "memory`",
         see="free -g",
@@ -178,6 +175,7 @@ CHECKS = {
         tier="static",
         why="A rank that is killed cannot remove its segments: they take memory until somebody "
         "does, and the next job's do not fit.",
+        fine="nothing much is left in shared memory",
         fix="if no job runs there: `rm /dev/shm/nccl-* /dev/shm/torch_*`",
         see="ls -l /dev/shm",
         source="shm_overview(7); facebookresearch/gcm",

@@ -17,7 +17,6 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import (
     INFINIBAND,
     INTERFACES,
@@ -26,6 +25,7 @@ from dslaunch.preflight.checks._machine import (
     resolve,
 )
 from dslaunch.preflight.checks.net_mesh import VIRTUAL, address
+from dslaunch.preflight.comparison import alike
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.survey import Ran
 
@@ -45,7 +45,7 @@ def _flow_net_firewall(a: Answers) -> NodeFlow:
     if ufw or running:
         name = "ufw" if ufw else "firewalld"
         return [Finding("info", f"{name} is on; see net.mesh for what it blocks")]
-    return [passed("neither ufw nor firewalld is on")]
+    return []
 
 
 ROUTES = Question("read", ["/proc/net/route"])
@@ -165,8 +165,6 @@ def _net_port_range(a: Answers) -> Iterator[Finding]:
         )
     if low <= port <= high and not kept:
         yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
-    elif high - low + 1 >= a.limits["warn"]:
-        yield passed("enough ports for connections")
 
 
 def _ask_net_speed(scope: Scope) -> Asked:
@@ -203,6 +201,7 @@ CHECKS = {
         title="no firewall service is on",
         tier="static",
         why="It explains connections that do not pass, which `net.mesh` finds.",
+        fine="neither ufw nor firewalld is on",
         fix="allow all TCP between the nodes",
         see="ufw status; firewall-cmd --list-all",
         source="ufw(8); firewall-cmd(1)",
@@ -239,6 +238,7 @@ CHECKS = {
         tier="static",
         why="NCCL and gloo open connections from ports of the kernel's range. If the meeting "
         "place's port is in it, now and then a connection has it when a training starts.",
+        fine="enough ports for connections",
         fix="`sysctl -w net.ipv4.ip_local_reserved_ports=PORT`, or a port below 32768",
         see="sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports",
         source="Linux networking/ip-sysctl, ip_local_port_range",

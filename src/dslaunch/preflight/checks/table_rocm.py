@@ -9,8 +9,8 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import Answers, Check, Finding, Level, Question, passed, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._rocm import Told
+from dslaunch.preflight.comparison import alike
 from dslaunch.preflight.flow import NodeFlow, each
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Check, Finding, Question, passed
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import INFINIBAND
+from dslaunch.preflight.comparison import alike
 
 LIMITS = Question("limits", ["MEMLOCK", "NOFILE", "NPROC", "STACK"])
 MEBI = 1 << 20
@@ -57,8 +57,6 @@ def _stack(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", "unlimited, which gives threads 2 MiB", f"{a.limits['warn']:g} MiB")
     elif soft < a.limits["warn"] * MEBI:
         yield Finding("warn", f"{soft / MEBI:g} MiB", f"{a.limits['warn']:g} MiB")
-    else:
-        yield passed("of the usual size")
 
 
 NOT_POSIX = ("csh", "tcsh", "fish", "nu", "xonsh", "pwsh", "elvish")
@@ -76,7 +74,6 @@ def _login(a: Answers) -> Iterator[Finding]:
 def _noise(a: Answers) -> Iterator[Finding]:
     lines = [line for line in str(a.hello.get("noise", "")).splitlines() if line.strip()]
     if not lines:
-        yield passed("a login says nothing")
         return
     first = "".join(c for c in lines[0].strip() if c.isprintable())[:60]
     more = f", and {len(lines) - 1} lines more" if len(lines) > 1 else ""
@@ -87,8 +84,6 @@ def _umask(a: Answers) -> Iterator[Finding]:
     mask = int(a.hello["umask"])
     if mask & 0o700:
         yield Finding("warn", f"umask {mask:04o} takes the owner's own rights", "0022 or 0077")
-    else:
-        yield passed("files that a job makes can be read by it")
 
 
 CHECKS = {
@@ -139,6 +134,7 @@ CHECKS = {
         tier="static",
         why="With an unlimited stack glibc gives new threads 2 MiB, too few for NCCL's; the "
         "rank dies with a segmentation fault.",
+        fine="of the usual size",
         fix="`ulimit -S -s 8192` in the shell's profile",
         see="ulimit -s",
         source="NCCL documentation, troubleshooting: stack size; pthread_create(3)",
@@ -163,6 +159,7 @@ CHECKS = {
         tier="static",
         why="What ~/.bashrc prints comes before the answer of every remote command: scp, rsync and "
         "sftp break on it, and launchers take it for a host name or a number.",
+        fine="a login says nothing",
         fix="in ~/.bashrc: `case $- in *i*) ;; *) return ;; esac` before anything that prints",
         see="ssh NODE true | od -c | head",
         source="OpenSSH FAQ: sftp and scp with shells that print",
@@ -173,6 +170,7 @@ CHECKS = {
         tier="static",
         why="A checkpoint's files are read on other nodes than they were written on, and by "
         "people.",
+        fine="files that a job makes can be read by it",
         fix="`umask 022` in the shell's profile",
         see="umask",
         source="umask(2)",

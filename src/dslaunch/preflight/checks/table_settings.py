@@ -15,10 +15,8 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Scope,
-    as_on,
-    odd_ones,
-    passed,
 )
+from dslaunch.preflight.comparison import odd_by_name
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.topology import nccl
 
@@ -41,34 +39,30 @@ ALLOWED = ("0", "")
 
 def _sw_environment(a: Answers) -> Iterator[Finding]:
     found: dict[str, str] = a["variables"]
-    bad = False
     for name in LAUNCHER:
         if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
-            bad = True
             yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
     theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
     remarks = {r.path: r for r in nccl.check(theirs, "the login's environment")}
     for remark in remarks.values():
-        bad = bad or remark.level != "info"
         level: Level = "info" if remark.level == "info" else "warn"
-        yield Finding(level, remark.message[:160], "", remark.fix or "")
+        yield Finding(level, remark.message[:160], fix=remark.fix or "")
     silent = [f"{name}={value[:60]}" for name, value in theirs.items() if name not in remarks]
     if silent:
         yield Finding("info", f"set at login: {', '.join(silent)}"[:200])
-    elif not bad and not remarks:
-        yield passed("a login brings no settings of its own")
 
 
 def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
     """The same everywhere, or a variable holds for some ranks only."""
-    said = {host: a["variables"] for host, a in nodes.items() if a.has("variables")}
-    names = dict.fromkeys(name for found in said.values() for name in found if name not in LAUNCHER)
-    for name in names:
-        values = {host: found.get(name, "") for host, found in said.items()}
-        for value, hosts, common, count in odd_ones(values):
-            words = f"{name}={value[:60]}" if value else f"{name} is not set"
-            expected = as_on(common[:60] or "not set", count)
-            yield Finding("warn", words, expected, hosts=hosts)
+    said = {
+        host: {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
+        for host, a in nodes.items()
+        if a.has("variables")
+    }
+    for name, odd in odd_by_name(said):
+        words = f"{name}={odd.value[:60]}" if odd.value else f"{name} is not set"
+        expected = odd.as_on((odd.common or "not set")[:60])
+        yield Finding("warn", words, expected, hosts=odd.hosts)
 
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
@@ -95,8 +89,6 @@ def _sw_locks(a: Answers, place: Question) -> Iterator[Finding]:
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
         yield Finding("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
-    else:
-        yield passed("no old lock")
 
 
 FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
@@ -116,24 +108,25 @@ def _sw_nccl_conf(a: Answers) -> Iterator[Finding]:
         for remark in remarks:
             level: Level = "info" if remark.level == "info" else "warn"
             words = f"{path}: {remark.message[:160]}"
-            yield Finding(level, words, "", remark.fix or "", f"cat {path}")
+            yield Finding(level, words, fix=remark.fix or "", see=f"cat {path}")
         if found and not remarks:
             shown = ", ".join(f"{name}={value[:60]}" for name, value in sorted(found.items()))
             yield Finding("info", f"{path} sets {shown}"[:200])
-    if not any(settings(text) for text in files.values()):
-        yield passed("no file sets anything")
 
 
 def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Finding]:
-    said = {host: a["files"] for host, a in nodes.items() if a.has("files")}
-    for path in FILES.argument:
-        set_there = {
-            host: tuple(sorted(settings(files.get(path, "")).items()))
-            for host, files in said.items()
+    said = {
+        host: {
+            path: tuple(sorted(settings(a["files"].get(path, "")).items()))
+            for path in FILES.argument
         }
-        for own, hosts, _, count in odd_ones(set_there):
-            words = f"{path} says other than on {count} nodes" if own else f"{path} is missing"
-            yield Finding("warn", words, as_on("the same", count), hosts=hosts)
+        for host, a in nodes.items()
+        if a.has("files")
+    }
+    for path, odd in odd_by_name(said):
+        differs = f"{path} says other than on {odd.count} nodes"
+        words = differs if odd.value else f"{path} is missing"
+        yield Finding("warn", words, odd.as_on("the same"), hosts=odd.hosts)
 
 
 Digests = Mapping[str, str | None]
@@ -185,11 +178,8 @@ def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Find
             if which:
                 expected = "as it is here" if here else "as on the other nodes"
                 yield Finding("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
-    fine = tuple(host for host, paths in bad.items() if not paths)
-    if fine:
-        yield Finding(
-            "pass", "the same code" if not here else "the code is as it is here", hosts=fine
-        )
+    words = "the code is as it is here" if here else "the same code"
+    yield Finding("pass", words, hosts=tuple(host for host, paths in bad.items() if not paths))
 
 
 def _most_common(path: str, said: Mapping[str, Digests]) -> str | None:
@@ -209,6 +199,7 @@ CHECKS = {
         why="What an administrator or an old experiment put into /etc/environment or ~/.bashrc is "
         "obeyed by NCCL and CUDA on that node alone, and nobody sees it. NCCL ignores words that "
         "it does not know, without a word.",
+        fine="a login brings no settings of its own",
         fix="remove it there, or put it into `env:` of the cluster file, for all nodes",
         see="ssh NODE env | grep -E 'NCCL|GLOO|CUDA|MASTER|RANK'",
         source="NCCL 2.30 src/misc/param.cc and src/graph/paths.cc; DeepSpeed 0.19 EXPORT_ENVS",
@@ -221,6 +212,7 @@ CHECKS = {
         tier="static",
         why="PyTorch builds DeepSpeed's kernels under a lock file. Who was killed while building "
         "left it, and every rank waits for it, for ever, without a word.",
+        fine="no old lock",
         fix="remove the file `lock` if nobody builds",
         see="find ~/.cache/torch_extensions -name lock -mmin +10",
         source="torch 2.13 utils/file_baton.py; microsoft/DeepSpeed#2816",
@@ -234,6 +226,7 @@ CHECKS = {
         tier="static",
         why="NCCL reads /etc/nccl.conf and ~/.nccl.conf, DeepSpeed's launcher ~/.deepspeed_env; "
         "what stands there on one node only makes ranks that do not fit together.",
+        fine="no file sets anything",
         fix="the same file on all nodes, or none and `env:` in the cluster file",
         see="cat /etc/nccl.conf ~/.nccl.conf ~/.deepspeed_env",
         source="NCCL documentation, environment variables: configuration files; DeepSpeed 0.19 "

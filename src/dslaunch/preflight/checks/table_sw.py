@@ -17,16 +17,14 @@ from dslaunch.preflight.check import (
     Question,
     Scope,
     UnansweredError,
-    as_on,
-    odd_ones,
     passed,
     skipped,
 )
 from dslaunch.preflight.checks import _builds as builds
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._machine import NVIDIA
+from dslaunch.preflight.comparison import alike, odd_ones
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.programs import Installed
 from dslaunch.protocol.values import Vendor
@@ -306,17 +304,17 @@ def _compare_sw_versions(nodes: Nodes) -> Iterator[Finding]:
             yield Finding("skip", job.NOT_ENTERED, hosts=(host,))
         else:
             said[host] = found
-    odd: set[str] = set()
+    differ: set[str] = set()
     for package in (*job.MUST, *job.SHOULD):
         versions = {host: job.version(found, package) for host, found in said.items()}
-        for version, hosts, common, count in odd_ones(versions):
-            odd |= set(hosts)
-            has = f"{package} {version}" if version else f"{package} is missing"
-            others = f"{package} {common}" if common else "none"
+        for odd in odd_ones(versions):
+            differ |= set(odd.hosts)
+            has = f"{package} {odd.value}" if odd.value else f"{package} is missing"
+            others = f"{package} {odd.common}" if odd.common else "none"
             level: Level = "fail" if package in job.MUST else "warn"
-            yield Finding(level, has, as_on(others, count), hosts=hosts)
+            yield Finding(level, has, odd.as_on(others), hosts=odd.hosts)
     for host, found in said.items():
-        if host not in odd:
+        if host not in differ:
             named = [f"{p} {v}" for p in job.MUST if (v := job.version(found, p))]
             # what a job lacks is said by sw.packages: here nothing is to be compared
             level = "pass" if named else "skip"
