@@ -7,7 +7,6 @@ from statistics import median
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
     Finding,
     Flow,
@@ -27,22 +26,14 @@ from dslaunch.preflight.checks._measure import (
     slow,
     span,
     speed,
-)  # fmt: skip
-from dslaunch.preflight.checks.net_mesh import address, port
+)
+from dslaunch.preflight.checks.net_mesh import address, ask, port
 
 ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
 BYTES = 256 << 20
 SECONDS = 2.0
 Rates = dict[tuple[str, str], float]
-
-
-def _ask(scope: Scope) -> Asked:
-    return {
-        "interfaces": Question("interfaces"),
-        "resolve": Question("resolve", [node.host for node in scope.nodes]),
-        "listen": Question("listen", {"ports": [0], "token": scope.token}),
-    }
 
 
 def _partners(scope: Scope) -> list[dict[str, str]]:
@@ -151,7 +142,7 @@ CHECK = Check(
     "switch port",
     see="iperf3 -s on one node, iperf3 -c NODE on another",
     source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
-    ask=_ask,
+    ask=ask,
     flow=_flow,
     limits=SLOW,
     limits_mean=SLOW_MEANS,

@@ -36,18 +36,20 @@ OF_MTU = (
 VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
 
 
-def _ask(scope: Scope) -> Asked:
-    master = scope.cluster.network.master_port or 0
+def ask(scope: Scope) -> Asked:
+    """Return what tells a node's address, and a port for the others to connect to."""
     return {
         "interfaces": Question("interfaces"),
         "resolve": Question("resolve", [node.host for node in scope.nodes]),
         "listen": Question("listen", {"ports": [0], "token": scope.token}),
-        **(
-            {"port": Question("listen", {"ports": [master], "token": scope.token})}
-            if master
-            else {}
-        ),
     }
+
+
+def _ask(scope: Scope) -> Asked:
+    master = scope.cluster.network.master_port
+    if not master:
+        return ask(scope)
+    return {**ask(scope), "port": Question("listen", {"ports": [master], "token": scope.token})}
 
 
 def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:

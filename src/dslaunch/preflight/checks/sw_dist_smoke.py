@@ -9,7 +9,6 @@ from typing import Any
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
     Finding,
     Flow,
@@ -17,7 +16,6 @@ from dslaunch.preflight.check import (
     Nodes,
     Question,
     Round,
-    Scope,
     UnansweredError,
 )
 from dslaunch.preflight.checks import _job as job
@@ -28,10 +26,10 @@ from dslaunch.preflight.checks._measure import (
     limits,
     said,
     shifts,
-    slow,
+    slow_findings,
     span,
     speed,
-)  # fmt: skip
+)
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
@@ -43,10 +41,6 @@ LOOK = 60.0
 ROUNDS = 3
 SIZES = {"gloo": (4 << 20, 2), "nccl": (256 << 20, 5)}
 """Bytes, and how often a figure is measured."""
-
-
-def _ask(scope: Scope) -> Asked:
-    return {"interfaces": INTERFACES, "resolve": resolve(scope)}
 
 
 def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
@@ -236,8 +230,7 @@ def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Finding]:
     for finding in _slow(job, parts, limit):
         bad |= set(finding.hosts)
         yield finding
-    fine = tuple(host for host in parts if host not in bad)
-    if fine:
+    if fine := tuple(host for host in parts if host not in bad):
         yield Finding("pass", _figures(job, parts, fine), hosts=fine)
 
 
@@ -246,12 +239,8 @@ def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Itera
     best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
     single = {h: part.single for h, part in parts.items() if part.single is not None}
     for rates, words in ((best, "with its best partner"), (single, "by itself")):
-        odd: dict[str, Level] = dict(slow(rates, limit)) if len(rates) > 2 else {}
-        fine = [rate for host, rate in rates.items() if host not in odd]
-        for host, level in odd.items():
-            found = f"all-reduce {words} at {speed(rates[host])}"
-            expected = f"as the others: {span(fine)}" if fine else ""
-            yield Finding(level, found, expected, hosts=(host,))
+        if len(rates) > 2:
+            yield from slow_findings(rates, limit, f"all-reduce {words} at {{}}")
 
 
 def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:
@@ -277,7 +266,7 @@ CHECK = Check(
     "`nvidia-smi -q`; NCCL_DEBUG=INFO in `env:` tells what NCCL does",
     see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
     source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
-    ask=_ask,
+    ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope)},
     flow=_flow,
     limits=LIMITS,
     limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",

@@ -33,10 +33,6 @@ from dslaunch.preflight.unanswered import Reason
 from dslaunch.protocol.survey import Mount, PathStatus
 
 
-def _ask_fs_free(scope: Scope) -> Asked:
-    return {path: path_question(path) for path in paths(scope)}
-
-
 def _above(path: str) -> Question:
     """The directory in which this one, that is not there yet, will be made."""
     return Question("above", path, 5)
@@ -90,10 +86,6 @@ MOST_MOUNTS = 24
 UNRESPONSIVE = (Reason.TIMEOUT, Reason.FILE_SERVER_GONE)
 
 
-def _ask_fs_hung(scope: Scope) -> Asked:
-    return {**{path: path_question(path) for path in paths(scope)}, "mounts": MOUNTS}
-
-
 def _network_mounts(a: Answers) -> dict[str, str]:
     """The node's network mounts, and what they are."""
     if not a.has("mounts"):
@@ -125,10 +117,6 @@ def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Finding]:
 
 def _below(path: str, point: str) -> bool:
     return path.startswith(point.rstrip("/") + "/")
-
-
-def _ask_fs_kind(scope: Scope) -> Asked:
-    return {path: path_question(path) for path in scope.directories}
 
 
 def _mount(a: Answers, path: str) -> Mount | None:
@@ -203,10 +191,6 @@ def usage(text: str) -> Iterator[tuple[str, int, int]]:
             yield found[1], blocks, hard or soft
         if many or few:
             yield f"{found[1]} (files)", files, many or few
-
-
-def _ask_fs_writable(scope: Scope) -> Asked:
-    return {path: path_question(path) for path in paths(scope) if path not in scope.directories}
 
 
 def _fs_writable(a: Answers) -> Iterator[Finding]:
@@ -299,7 +283,7 @@ CHECKS = {
         fix="remove old checkpoints and caches, or set `storage.checkpoints` to a larger place",
         see="df -h . ~ /tmp; df -i .",
         source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
-        ask=_ask_fs_free,
+        ask=lambda scope: {path: path_question(path) for path in paths(scope)},
         flow=each(_flow_fs_free),
         limits={"fail": 5, "warn": 12, "enough": 100},
         limits_mean="per cent that must be free, and should be; GiB free that are always enough",
@@ -312,7 +296,10 @@ CHECKS = {
         fix="`umount -f -l PATH` and mount it again, or boot the node; leave it out until then",
         see="timeout 5 stat PATH; dmesg | grep -i nfs",
         source="nfs(5), hard; nvidia-resiliency-ext, storage health check",
-        ask=_ask_fs_hung,
+        ask=lambda scope: {
+            **{path: path_question(path) for path in paths(scope)},
+            "mounts": MOUNTS,
+        },
         flow=each(_flow_fs_hung),
     ),
     "fs.kind": Check(
@@ -323,7 +310,7 @@ CHECKS = {
         fix="NFS: `hard,proto=tcp,vers=4.2`; Lustre: `flock`",
         see="findmnt -T .",
         source="nfs(5), soft and nolock; mount.lustre(8), flock",
-        ask=_ask_fs_kind,
+        ask=lambda scope: {path: path_question(path) for path in scope.directories},
         judge=_fs_kind,
         compare=_compare_fs_kind,
     ),
@@ -349,7 +336,9 @@ CHECKS = {
         fix="see `dmesg` for errors of the disk; `mount -o remount,rw` when it is sound",
         see="findmnt -T ~ -T /tmp",
         source="access(2); ext4(5), errors=remount-ro",
-        ask=_ask_fs_writable,
+        ask=lambda scope: {
+            path: path_question(path) for path in paths(scope) if path not in scope.directories
+        },
         judge=_fs_writable,
     ),
     "nvme.path": Check(

@@ -11,13 +11,11 @@ from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
     Finding,
     Level,
     Nodes,
     Question,
-    Scope,
     UnansweredError,
     passed,
     skipped,
@@ -260,10 +258,6 @@ def _dmabuf(a: Answers) -> bool:
     return new and "Open Kernel" in " ".join(a["driver"].values())
 
 
-def _ask_gpu_peermem(scope: Scope) -> Asked:
-    return {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES}
-
-
 CHECKED = {
     "amd": "checked are number, access, driver, memory errors, temperature, and XGMI links; not "
     "checked are power limits, clocks, PCIe links, and other processes",
@@ -367,7 +361,7 @@ CHECKS = {
         "driver on Linux 5.12 or newer",
         see="lsmod | grep -e peermem -e peer_mem",
         source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
-        ask=_ask_gpu_peermem,
+        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
         flow=nvidia.where_up(_gpu_peermem),
     ),
     "gpu.vendors": Check(

@@ -26,10 +26,6 @@ from dslaunch.registry import LAUNCHERS
 Names = Mapping[str, list[str]]
 
 
-def _ask_dns_resolve(scope: Scope) -> Asked:
-    return {"names": resolve(scope)}
-
-
 def _here(scope: Scope) -> Asked:
     """Names of ~/.ssh/config alone are asked of a name server in vain: nobody waits long for it."""
     return {"names": replace(resolve(scope), timeout=3)}
@@ -196,7 +192,7 @@ CHECKS = {
         "file",
         see="getent ahosts NODE",
         source="getaddrinfo(3); DeepSpeed hostfile, Open MPI hostfile",
-        ask=_ask_dns_resolve,
+        ask=lambda scope: {"names": resolve(scope)},
         here=_here,
         compare=_compare_dns_resolve,
     ),

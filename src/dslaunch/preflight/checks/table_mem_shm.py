@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Asked, Check, Finding, Nodes, Question, Scope, passed
+from dslaunch.preflight.check import Answers, Check, Finding, Nodes, Question, passed
 from dslaunch.preflight.checks._machine import (
     CONTAINER,
     GIB,
@@ -87,10 +87,6 @@ LEFT = Question("list", {"path": "/dev/shm", "names": "*", "depth": 0, "most": 1
 HOUR = 3600
 
 
-def _ask_shm_leftover(scope: Scope) -> Asked:
-    return {"left": LEFT, "shm": path_question("/dev/shm")}
-
-
 def _shm_leftover(a: Answers) -> Iterator[Finding]:
     """Whose they are cannot be told from their names: what counts is what they take away."""
     old = [file for file in a["left"] if file["age"] > HOUR]
@@ -102,10 +98,6 @@ def _shm_leftover(a: Answers) -> Iterator[Finding]:
 
 
 PLACE = "/dev/shm"
-
-
-def _ask_shm_size(scope: Scope) -> Asked:
-    return {"shm": path_question(PLACE), "nvidia": NVIDIA, "in": CONTAINER}
 
 
 def _shm_size(a: Answers) -> Iterator[Finding]:
@@ -179,7 +171,7 @@ CHECKS = {
         fix="if no job runs there: `rm /dev/shm/nccl-* /dev/shm/torch_*`",
         see="ls -l /dev/shm",
         source="shm_overview(7); facebookresearch/gcm",
-        ask=_ask_shm_leftover,
+        ask=lambda scope: {"left": LEFT, "shm": path_question("/dev/shm")},
         judge=_shm_leftover,
         limits={"warn": 10},
         limits_mean="per cent of /dev/shm above which it warns",
@@ -193,7 +185,7 @@ CHECKS = {
         see="df -h /dev/shm",
         source="NCCL documentation, troubleshooting: shared memory; DeepSpeed 0.19 env_report "
         "(512 MiB)",
-        ask=_ask_shm_size,
+        ask=lambda scope: {"shm": path_question(PLACE), "nvidia": NVIDIA, "in": CONTAINER},
         judge=_shm_size,
         limits={"fail": 128, "gpu": 512, "warn": 1024},
         limits_mean="MiB without GPUs, and with them; and for each rank, below which it warns",

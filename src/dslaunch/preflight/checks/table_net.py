@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
     Finding,
     Level,
@@ -49,10 +48,6 @@ def _flow_net_firewall(a: Answers) -> NodeFlow:
 
 
 ROUTES = Question("read", ["/proc/net/route"])
-
-
-def _ask_net_interface(scope: Scope) -> Asked:
-    return {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES}
 
 
 def _net_interface(a: Answers) -> Iterator[Finding]:
@@ -167,15 +162,6 @@ def _net_port_range(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
 
 
-def _ask_net_speed(scope: Scope) -> Asked:
-    return {
-        "interfaces": INTERFACES,
-        "resolve": resolve(scope),
-        "nvidia": NVIDIA,
-        "infiniband": INFINIBAND,
-    }
-
-
 def _net_speed(a: Answers) -> Iterator[Finding]:
     own = own_interface(a)
     speed = own["speed"] if own else None
@@ -218,7 +204,7 @@ CHECKS = {
         "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME for each node; other launchers do not",
         see="ip -br addr; ip route",
         source="NCCL documentation, NCCL_SOCKET_IFNAME; PyTorch, GLOO_SOCKET_IFNAME",
-        ask=_ask_net_interface,
+        ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES},
         judge=_net_interface,
         compare=alike(_interface_name, found="its interface is {value}"),
     ),
@@ -256,7 +242,12 @@ CHECKS = {
         "and gradient accumulation rather than ZeRO-3",
         see="ethtool INTERFACE | grep Speed",
         source="DeepSpeed, ZeRO-3 communication volume (arXiv 1910.02054); NHC check_hw_eth",
-        ask=_ask_net_speed,
+        ask=lambda scope: {
+            "interfaces": INTERFACES,
+            "resolve": resolve(scope),
+            "nvidia": NVIDIA,
+            "infiniband": INFINIBAND,
+        },
         judge=_net_speed,
         compare=alike(_speed),
         limits={"warn": 1, "info": 10},
