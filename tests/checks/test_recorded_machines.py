@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.checks.gpu_xid import errors
-from dslaunch.preflight.checks.ib_link_flap import flaps
+from dslaunch.preflight.checks.table_gpu import xid_errors
+from dslaunch.preflight.checks.table_infiniband import flaps
 from dslaunch.topology.inventory import link_speeds
 from tests.checks.recorded import Case, findings
 
@@ -72,9 +72,9 @@ def test_a_recorded_machine_has_only_the_faults_that_it_has(name: str) -> None:
 
 
 def test_recorded_kernel_logs_give_their_xids() -> None:
-    imbue = errors(text("nv_dmesg_imbue_lines"), 10**6)
+    imbue = xid_errors(text("nv_dmesg_imbue_lines"), 10**6)
     assert set(imbue) == {(94, "0000:0f:00"), (64, "0000:0f:00")}
-    gpud = errors(text("nv_dmesg_xid119"), 2)
+    gpud = xid_errors(text("nv_dmesg_xid119"), 2)
     assert set(gpud) == {(119, "0000:9b:00")}
     assert not flaps(text("nv_dmesg_imbue_lines"), 10**6)
 

@@ -54,10 +54,12 @@ CLUSTER = parse_cluster(TEXT, "c.yaml")
 REMARK = Remark("rule", "error", "a.json", 1, 2, "zero.stage", "wrong", "mend it", "issue 1")
 FAILURE = NodeFailure("node1", "timeout", "no answer in time", "look there")
 FINDINGS = (
-    Finding("gpu.count", "fail", ("node1",), "7 GPUs", "8", "drain it", "nvidia-smi -L"),
-    Finding("net.mtu", "warn", ("node1", "node2"), "9000 bytes", "1500"),
-    Finding("gpu.xid", "unknown", ("node2",), "needs root", see="dmesg"),
-    Finding("clock.skew", "pass", ("node1", "node2"), "within 1 s"),
+    Finding(
+        "fail", "7 GPUs", "8", "drain it", "nvidia-smi -L", hosts=("node1",), check="gpu.count"
+    ),
+    Finding("warn", "9000 bytes", "1500", hosts=("node1", "node2"), check="net.mtu"),
+    Finding("unknown", "needs root", see="dmesg", hosts=("node2",), check="gpu.xid"),
+    Finding("pass", "within 1 s", hosts=("node1", "node2"), check="clock.skew"),
 )
 NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
 REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)

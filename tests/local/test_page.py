@@ -36,11 +36,20 @@ def page() -> str:
     facts = Facts(Scope(cluster, cluster.nodes), 1_700_000_000.0, nodes, silent)
     names = sorted(checks.built_in())
     findings = (
-        Finding("ssh.connect", "fail", ("node64",), "no answer in time", "an answer", "look at it"),
-        Finding("gpu.count", "fail", ("node07",), "7 GPUs", "8", "drain it", "nvidia-smi -L"),
-        Finding("fs.free", "warn", ("node09",), "<script>alert(1)</script>", "room"),
-        Finding("gpu.xid", "unknown", hosts[:-1], "the kernel's log needs root"),
-        *(Finding(name, "pass", hosts[:-1], "fine") for name in names),
+        Finding(
+            "fail",
+            "no answer in time",
+            "an answer",
+            "look at it",
+            hosts=("node64",),
+            check="ssh.connect",
+        ),
+        Finding(
+            "fail", "7 GPUs", "8", "drain it", "nvidia-smi -L", hosts=("node07",), check="gpu.count"
+        ),
+        Finding("warn", "<script>alert(1)</script>", "room", hosts=("node09",), check="fs.free"),
+        Finding("unknown", "the kernel's log needs root", hosts=hosts[:-1], check="gpu.xid"),
+        *(Finding("pass", "fine", hosts=hosts[:-1], check=name) for name in names),
     )
     return as_page(Report(facts, findings), checks.built_in())
 

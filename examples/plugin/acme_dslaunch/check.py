@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.preflight.check import Check, Question, Verdict, as_on, odd_ones, passed
+from dslaunch.preflight.check import Check, Question
+from dslaunch.preflight.comparison import alike
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dslaunch.preflight.check import Answers, Nodes
+    from dslaunch.preflight.check import Answers
 
 FILE = "/etc/timezone"
 ZONE = Question("texts", [FILE], 5)
@@ -20,18 +19,6 @@ def zone(answers: Answers) -> str:
     return str(answers.value(ZONE).get(FILE, "UTC")).strip()
 
 
-def judge(answers: Answers) -> Iterator[Verdict]:
-    """Say what the node's time zone is."""
-    yield passed(f"the time zone is {zone(answers)}")
-
-
-def compare(nodes: Nodes) -> Iterator[Verdict]:
-    """Warn of the nodes that differ from most."""
-    zones = {host: zone(answers) for host, answers in nodes.items()}
-    for value, hosts, common, count in odd_ones(zones):
-        yield Verdict("warn", f"the time zone is {value}", as_on(common, count), hosts=hosts)
-
-
 CHECK = Check(
     title="the nodes have one time zone",
     tier="static",
@@ -40,6 +27,5 @@ CHECK = Check(
     see="cat /etc/timezone",
     source="timezone(5)",
     ask=lambda scope: {"zone": ZONE},
-    judge=judge,
-    compare=compare,
+    compare=alike(zone, found="the time zone is {value}", whole=True),
 )

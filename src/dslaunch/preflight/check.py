@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
 from dslaunch.launch.job import Job
-from dslaunch.plural import counted
 from dslaunch.preflight.unanswered import Reason, reason_of
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
 from dslaunch.protocol.survey import Answer
@@ -95,7 +94,6 @@ PURPOSES = {
 
 
 T = TypeVar("T")
-V = TypeVar("V", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +174,8 @@ def _value(answer: Answer | None, not_asked: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be said of a node, or of several when they are compared."""
+class Finding:
+    """What a check found on a node, or on several when they are compared."""
 
     level: Level
     found: str
@@ -189,17 +187,19 @@ class Verdict:
     see: str = ""
     """The command that shows it on the node; empty: the check's own."""
     hosts: tuple[str, ...] = ()
-    """Whom a comparison means."""
+    """The nodes. A comparison names them; of one node by itself they are filled in."""
+    check: str = ""
+    """The check's name; filled in for all findings."""
 
 
-def passed(found: str) -> Verdict:
+def passed(found: str) -> Finding:
     """All is well."""
-    return Verdict("pass", found)
+    return Finding("pass", found)
 
 
-def skipped(why: str) -> Verdict:
+def skipped(why: str) -> Finding:
     """The question does not arise."""
-    return Verdict("skip", why)
+    return Finding("skip", why)
 
 
 Nodes = Mapping[str, Answers]
@@ -216,7 +216,7 @@ class Round:
     """Asked while no other check asks anything: what measures must not be disturbed."""
 
 
-Flow = Generator[Round, Nodes, Iterable[Verdict]]
+Flow = Generator[Round, Nodes, Iterable[Finding]]
 """Yields questions and receives what the nodes have answered so far; see `flow`."""
 
 
@@ -234,10 +234,12 @@ class Check:
     """A command with which a person sees the same on the node."""
     source: str
     ask: Callable[[Scope], Asked] = lambda scope: {}
-    judge: Callable[[Answers], Iterable[Verdict]] | None = None
+    judge: Callable[[Answers], Iterable[Finding]] | None = None
     """Of each node by itself."""
-    compare: Callable[[Nodes], Iterable[Verdict]] | None = None
-    """Of the nodes with each other; a verdict names its hosts."""
+    fine: str = ""
+    """What is found on a node of which `judge` or `flow` say nothing."""
+    compare: Callable[[Nodes], Iterable[Finding]] | None = None
+    """Of the nodes with each other; a finding names its hosts."""
     here: Callable[[Scope], Asked] | None = None
     """Asked of the machine that dslaunch runs on, by the same program as the nodes."""
     flow: Callable[[Nodes], Flow] | None = None
@@ -252,37 +254,3 @@ class Check:
         """The check that asks nothing, and says why."""
         texts = {name: getattr(self, name) for name in ("title", "tier", "why", "fix", "see")}
         return Check(**texts, source=self.source, judge=lambda a: [skipped(why)])
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A verdict of a check on some nodes, complete."""
-
-    check: str
-    level: Level
-    hosts: tuple[str, ...]
-    found: str
-    expected: str = ""
-    fix: str = ""
-    see: str = ""
-
-
-def odd_ones(values: Mapping[str, V]) -> Iterator[tuple[V, tuple[str, ...], V, int]]:
-    """Whose value is not what most have: value, hosts, the most common value, how many have that.
-
-    Without a most common one, the first node's counts as it.
-    """
-    if not values:
-        return
-    groups: dict[V, list[str]] = {}
-    for host, value in values.items():
-        groups.setdefault(value, []).append(host)
-    common = max(groups, key=lambda value: len(groups[value]))
-    for value, hosts in groups.items():
-        if value != common:
-            yield value, tuple(hosts), common, len(groups[common])
-
-
-def as_on(common: str, count: int) -> str:
-    """What was expected of an odd one: the value that `count` nodes have."""
-    return f"{common}, as on {counted(count, 'node')}"

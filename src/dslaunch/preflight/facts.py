@@ -60,23 +60,23 @@ class Facts:
         recording = _Recording(
             cluster=self.cluster,
             file=self.file,
-            token=scope.token,
             time=self.time,
             nodes=self.nodes,
             failures=self.failures,
             launcher=scope.job.launcher,
             program=scope.job.program,
             kind=scope.job.kind,
-            imports=scope.imports,
             purposes=tuple(sorted(scope.purposes)),
-            directories=scope.directories,
-            root=scope.root,
-            files=scope.files,
             named=tuple(sorted(scope.named)),
             tier=self.tier,
             here=self.here,
+            **{name: getattr(scope, name) for name in _AS_IN_SCOPE},
         )
         return json.dumps({"format": FORMAT, **asdict(recording)}, indent=1) + "\n"
+
+
+_AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
+"""Fields that a recording has as the scope has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,8 @@ class _Recording:
             nodes=tuple(node for node in cluster.nodes if node.host in hosts),
             job=Job(self.program, kind=self.kind, launcher=self.launcher),
             purposes=frozenset(self.purposes),
-            directories=self.directories,
-            root=self.root,
-            files=self.files,
             named=frozenset(self.named),
-            token=self.token,
-            imports=self.imports,
+            **{name: getattr(self, name) for name in _AS_IN_SCOPE},
         )
         return Facts(
             scope=scope,

@@ -17,16 +17,16 @@ from typing import Generic, TypeVar
 from dslaunch.preflight.check import (
     Answers,
     Asked,
+    Finding,
     Flow,
     Nodes,
     Round,
     UnansweredError,
-    Verdict,
 )
 
-NodeFlow = Generator[Asked, Answers, Iterable[Verdict]]
+NodeFlow = Generator[Asked, Answers, Iterable[Finding]]
 """The flow of a check on one node by itself."""
-MOST_VERDICTS = 200
+MOST_FINDINGS = 200
 """Of one check on one node by itself."""
 FAULT = "the check itself failed"
 """How the finding begins of a check that raised an exception: one of a third party, or a bug."""
@@ -38,16 +38,16 @@ A = TypeVar("A")
 class Progress(Generic[Q, A]):
     """How far a generator of questions has come."""
 
-    def __init__(self, flow: Generator[Q, A, Iterable[Verdict]]) -> None:
+    def __init__(self, flow: Generator[Q, A, Iterable[Finding]]) -> None:
         self.pending: Q | None = None
         """What is to be asked next; None: it has ended."""
-        self._verdicts: Iterable[Verdict] = ()
+        self._findings: Iterable[Finding] = ()
         self._flow = flow
         self._advance(lambda: next(flow))
 
-    def said(self) -> Iterable[Verdict]:
+    def said(self) -> Iterable[Finding]:
         """Return what the flow returned; nothing before it has ended."""
-        return self._verdicts
+        return self._findings
 
     def answered(self, answers: A) -> None:
         """Go on with the answers to what was pending."""
@@ -58,10 +58,10 @@ class Progress(Generic[Q, A]):
         try:
             self.pending = go_on()
         except StopIteration as end:
-            self._verdicts = end.value
+            self._findings = end.value
 
 
-def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Verdict]:
+def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Finding]:
     """Run a flow through with answers that are all there."""
     progress = Progress(flow(nodes))
     while progress.pending is not None:
@@ -98,7 +98,7 @@ def _pending(flows: Mapping[str, Progress[Asked, Answers]], nodes: Nodes) -> dic
 
 def _of_all(
     nodes: Nodes, flows: dict[str, Progress[Asked, Answers]], errors: dict[str, Exception]
-) -> Iterator[Verdict]:
+) -> Iterator[Finding]:
     for host in nodes:
         if host in errors:
             yield replace(unjudged(errors[host]), hosts=(host,))
@@ -115,17 +115,17 @@ def _kept(errors: dict[str, Exception], host: str) -> Iterator[None]:
         errors[host] = error
 
 
-def of_node(host: str, judge: Callable[[], Iterable[Verdict]]) -> list[Verdict]:
+def of_node(host: str, judge: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """What is said of one node by itself."""
     try:
-        found = list(islice(judge(), MOST_VERDICTS))
+        found = list(islice(judge(), MOST_FINDINGS))
     except Exception as error:  # noqa: BLE001 - no check may take the others with it
         found = [unjudged(error)]
-    return [replace(verdict, hosts=(host,)) for verdict in found]
+    return [replace(finding, hosts=(host,)) for finding in found]
 
 
-def unjudged(error: Exception) -> Verdict:
+def unjudged(error: Exception) -> Finding:
     """What is said where a check raised an exception."""
     if isinstance(error, UnansweredError):
-        return Verdict("unknown", str(error))
-    return Verdict("unknown", f"{FAULT}: {type(error).__name__}")
+        return Finding("unknown", str(error))
+    return Finding("unknown", f"{FAULT}: {type(error).__name__}")

@@ -20,8 +20,7 @@ from dslaunch.preflight.checks._machine import (
     path_question,
     paths,
 )
-from dslaunch.preflight.checks.fs_hung import MOUNTS
-from dslaunch.preflight.checks.nvme_path import NO_DISK
+from dslaunch.preflight.checks.table_fs import MOUNTS, NO_DISK
 from dslaunch.preflight.judge import answers
 from dslaunch.preflight.unanswered import Reason
 from dslaunch.topology.model import nvlinks

@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
 from dslaunch.preflight import flow as flows
-from dslaunch.preflight.check import LEVELS, Answers, Check, Finding, Level, Nodes, Scope, Verdict
+from dslaunch.preflight.check import LEVELS, Answers, Check, Finding, Level, Nodes, Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 REACHED = "ssh.connect"
@@ -49,31 +49,32 @@ def judge(facts: Facts, checks: Mapping[str, Check]) -> Report:
     nodes = shared(facts)
     for name, check in checks.items():
         severity = cast("Level | None", dict(facts.scope.cluster.preflight.severity).get(name))
-        findings += fold(name, check, _verdicts(check, of_check(name, check, nodes)), severity)
+        findings += fold(name, check, _findings(check, of_check(name, check, nodes)), severity)
     return Report(facts, tuple(sorted(findings, key=lambda f: LEVELS.index(f.level))))
 
 
 def fold(
-    name: str, check: Check, verdicts: Sequence[tuple[str, Verdict]], severity: Level | None
+    name: str, check: Check, findings: Iterable[Finding], severity: Level | None
 ) -> Iterator[Finding]:
-    """One finding for all nodes of which the same is said."""
-    groups: dict[Verdict, list[str]] = {}
-    for host, verdict in verdicts:
-        said = replace(verdict, hosts=()) if verdict.hosts else verdict
-        groups.setdefault(said, []).append(host)
-    for verdict, hosts in groups.items():
-        level = verdict.level
+    """One finding for all nodes of which the same is said, with the texts of its check."""
+    groups: dict[Finding, list[str]] = {}
+    for finding in findings:
+        groups.setdefault(replace(finding, hosts=()), []).extend(finding.hosts)
+    for finding, hosts in groups.items():
+        if not hosts:
+            continue
+        level = finding.level
         if severity is not None and level in ("fail", "warn"):
             level = severity
-        bad = level in ("fail", "warn", "unknown")
+        wrong = level in ("fail", "warn")
         yield Finding(
-            name,
-            level,
-            tuple(dict.fromkeys(hosts)),
-            _short(verdict.found),
-            _short(verdict.expected),
-            _short((verdict.fix or check.fix) if bad and level != "unknown" else verdict.fix),
-            _short((verdict.see or check.see) if bad else ""),
+            check=name,
+            level=level,
+            hosts=tuple(dict.fromkeys(hosts)),
+            found=_short(finding.found),
+            expected=_short(finding.expected),
+            fix=_short(finding.fix or (check.fix if wrong else "")),
+            see=_short(finding.see or check.see) if wrong or level == "unknown" else "",
         )
 
 
@@ -82,19 +83,23 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def _verdicts(check: Check, nodes: Nodes) -> list[tuple[str, Verdict]]:
-    found: list[Verdict] = []
+def _findings(check: Check, nodes: Nodes) -> list[Finding]:
+    found: list[Finding] = []
     if check.judge is not None:
         for host, a in nodes.items():
             found += flows.of_node(host, partial(check.judge, a))
     if check.flow is not None:
         found += _together(nodes, partial(flows.said, check.flow))
+    if check.fine:
+        named = {host for finding in found for host in finding.hosts}
+        rest = tuple(host for host in nodes if host not in named)
+        found.append(Finding("pass", check.fine, hosts=rest))
     if check.compare is not None:
         found += _together(nodes, check.compare)
-    return [(host, verdict) for verdict in found for host in verdict.hosts]
+    return found
 
 
-def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Verdict]]) -> list[Verdict]:
+def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Finding]]) -> list[Finding]:
     """What is said of the nodes with each other."""
     if not nodes:
         return []
@@ -142,7 +147,7 @@ def _reached(facts: Facts) -> Iterator[Finding]:
     nodes = facts.scope.nodes
     reached = tuple(node.host for node in nodes if node.host in facts.nodes)
     if reached:
-        yield Finding(REACHED, "pass", reached, "answered")
+        yield Finding("pass", "answered", hosts=reached, check=REACHED)
     yield from _with_invalid(facts, reached)
     yield from _unreached([node for node in nodes if node.host not in facts.nodes], facts)
 
@@ -156,9 +161,15 @@ def _unreached(nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
         for host in by_hand
     ]
     for trouble in folded(failures):
-        see = by_hand[trouble.hosts[0]]
-        found, fix = trouble.message, trouble.hint or ""
-        yield Finding(REACHED, "fail", trouble.hosts, found, "an answer", fix, see)
+        yield Finding(
+            check=REACHED,
+            level="fail",
+            hosts=trouble.hosts,
+            found=trouble.message,
+            expected="an answer",
+            fix=trouble.hint or "",
+            see=by_hand[trouble.hosts[0]],
+        )
 
 
 def _with_invalid(facts: Facts, reached: Sequence[str]) -> Iterator[Finding]:
@@ -170,7 +181,7 @@ def _with_invalid(facts: Facts, reached: Sequence[str]) -> Iterator[Finding]:
             groups.setdefault(found, []).append(host)
     for found, hosts in groups.items():
         expected = "answers of dslaunch's own program"
-        yield Finding(REACHED, "unknown", tuple(hosts), found, expected)
+        yield Finding("unknown", found, expected, hosts=tuple(hosts), check=REACHED)
 
 
 def _invalid(node: NodeFacts) -> str:

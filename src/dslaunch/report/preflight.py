@@ -6,8 +6,7 @@ import json
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TextIO
+from typing import Any, TextIO
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.plural import counted
@@ -107,10 +106,15 @@ def as_json(report: Report) -> str:
             "time": report.facts.time,
             "fit": report.fit,
             "nodes": [node.host for node in report.scope.nodes],
-            "findings": [asdict(finding) for finding in report.findings],
+            "findings": [_as_dict(finding) for finding in report.findings],
         },
         indent=2,
     )
+
+
+def _as_dict(finding: Finding) -> dict[str, Any]:
+    names = ("check", "level", "hosts", "found", "expected", "fix", "see")
+    return {name: getattr(finding, name) for name in names}
 
 
 class Progress:

@@ -21,9 +21,8 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.deepspeed.hardware import Directory, NodeHardware
 from dslaunch.preflight.check import Question, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.checks import nvme_path
 from dslaunch.preflight.checks._machine import MEMORY, path_question
-from dslaunch.preflight.checks.fs_hung import MOUNTS
+from dslaunch.preflight.checks.table_fs import CHECKS, MOUNTS
 from dslaunch.preflight.facts import Facts, NodeFacts, read
 from dslaunch.preflight.hardware import hardware, network, node_local
 
@@ -131,7 +130,7 @@ def test_a_config_that_fits_the_nodes_is_right() -> None:
 
 
 SCOPE = Scope(parse_cluster(CLUSTER, "c.yaml"), (), purposes=frozenset({"zero-infinity"}))
-WRITE = nvme_path.CHECK.ask(SCOPE)["write"].key
+WRITE = CHECKS["nvme.path"].ask(SCOPE)["write"].key
 PATH = path_question("/nvme").key
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.preflight.checks._nccl_tests import read
+from dslaunch.preflight.checks.nccl_allreduce import parse
 
 CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "outputs"
 RECORDED = sorted(CORPUS.glob("perf_nccl_*.txt"))
@@ -33,26 +33,26 @@ OLD = """\
 
 @pytest.mark.parametrize(("text", "peak"), [(NEW, 231.72), (OLD, 235.22)])
 def test_the_peak_counts_and_not_the_average(text: str, peak: float) -> None:
-    found = read(text)
+    found = parse(text)
     assert found is not None
     assert (found.busbw, found.wrong) == (pytest.approx(peak * 1e9), 0)
 
 
 def test_wrong_values_are_counted() -> None:
-    found = read(NEW.replace(": 0 OK", ": 12 FAILED"))
+    found = parse(NEW.replace(": 0 OK", ": 12 FAILED"))
     assert found is not None and found.wrong == 12
 
 
 def test_a_launcher_that_failed_has_measured_nothing() -> None:
     words = "There are not enough slots available in the system to satisfy the 16\nslots"
-    assert read(words) is None
-    assert read(NEW.partition("   536")[0]) is None
+    assert parse(words) is None
+    assert parse(NEW.partition("   536")[0]) is None
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_runs_have_the_peak_that_is_noted_beside_them(path: Path) -> None:
     found, facts = (
-        read(path.read_text()),
+        parse(path.read_text()),
         json.loads(path.with_suffix(".json").read_text())["facts"],
     )
     assert found is not None
@@ -65,5 +65,5 @@ def test_recorded_runs_have_the_peak_that_is_noted_beside_them(path: Path) -> No
 def test_a_damaged_table_gives_a_figure_that_can_be_one_or_none(
     start: int, gone: int, junk: str
 ) -> None:
-    found = read(NEW[:start] + junk + NEW[start + gone :])
+    found = parse(NEW[:start] + junk + NEW[start + gone :])
     assert found is None or (found.busbw >= 0 and found.size > 0)

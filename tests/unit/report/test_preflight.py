@@ -26,10 +26,12 @@ SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes
 SILENT = {"node4": NodeFailure("node4", "timeout", "no answer in time")}
 NODES = {f"node{i}": NodeFacts({}, {}, None, 0.1) for i in (1, 2, 3)}
 FACTS = Facts(SCOPE, 1_700_000_000.0, NODES, SILENT)
-FAILED = Finding("gpu.count", "fail", ("node2",), "7 GPUs", "8", "drain it", "nvidia-smi -L")
-WARNED = Finding("net.mtu", "warn", ("node1", "node3"), "9000 bytes", "1500")
-UNKNOWN = Finding("gpu.xid", "unknown", ("node1",), "needs root", see="dmesg")
-PASSED = Finding("clock.skew", "pass", ("node1", "node2", "node3"), "within 1 s")
+FAILED = Finding(
+    "fail", "7 GPUs", "8", "drain it", "nvidia-smi -L", hosts=("node2",), check="gpu.count"
+)
+WARNED = Finding("warn", "9000 bytes", "1500", hosts=("node1", "node3"), check="net.mtu")
+UNKNOWN = Finding("unknown", "needs root", see="dmesg", hosts=("node1",), check="gpu.xid")
+PASSED = Finding("pass", "within 1 s", hosts=("node1", "node2", "node3"), check="clock.skew")
 
 
 def report(*findings: Finding) -> Report:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.devices import NAMES, ONE_RANK_EACH
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Asked, Question, Scope, Verdict, passed
+from dslaunch.preflight.check import Answers, Asked, Finding, Question, Scope, passed
 
 QUESTION = Question("accelerators")
 HOW_TO_LOAD = {
@@ -41,7 +41,7 @@ def of_vendor(a: Answers, vendor: str) -> Mapping[str, int] | None:
     return found
 
 
-def count(a: Answers, vendor: str) -> Iterator[Verdict]:
+def count(a: Answers, vendor: str) -> Iterator[Finding]:
     """Hold the accelerators of one vendor against the node's slots."""
     found = of_vendor(a, vendor)
     if found is None:
@@ -52,17 +52,17 @@ def count(a: Answers, vendor: str) -> Iterator[Verdict]:
     if not devices:
         words = f"{counted(bus, name)} on the PCI bus, and no device file to open"
         fix = HOW_TO_LOAD.get(vendor, "install the driver, or give the container its device files")
-        yield Verdict("fail", words, f"{slots} usable", fix, see)
+        yield Finding("fail", words, f"{slots} usable", fix, see)
     elif vendor not in ONE_RANK_EACH:
         yield passed(there)
     elif devices < slots:
         fix = "see `dmesg` for the driver's errors; correct `slots:` if that is what the node has"
-        yield Verdict("fail", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+        yield Finding("fail", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
     elif devices < bus:
         words = f"the driver shows {devices} of {counted(bus, name)} on the PCI bus"
-        yield Verdict("warn", words, "all of them", "see `dmesg` for the driver's errors", see)
+        yield Finding("warn", words, "all of them", "see `dmesg` for the driver's errors", see)
     elif devices > slots:
         fix = f"set `slots: {devices}` in the cluster file, if all are to be used"
-        yield Verdict("warn", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
+        yield Finding("warn", f"{there} for {counted(slots, 'slot')}", str(slots), fix, see)
     else:
         yield passed(there)

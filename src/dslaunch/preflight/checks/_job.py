@@ -15,7 +15,7 @@ from dslaunch.launch.activation import Used, used
 from dslaunch.launch.command import Command, Var, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.plan import Rendezvous, node_environment
-from dslaunch.preflight.check import Answers, Flow, Nodes, Question, Scope, UnansweredError, Verdict
+from dslaunch.preflight.check import Answers, Finding, Flow, Nodes, Question, Scope, UnansweredError
 from dslaunch.preflight.checks._builds import MODULES
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol import programs
@@ -149,7 +149,7 @@ def beside(scope: Scope) -> str:
 
 
 def asking(
-    judge: Callable[[Answers], Iterable[Verdict]] = lambda a: (),
+    judge: Callable[[Answers], Iterable[Finding]] = lambda a: (),
 ) -> Callable[[Nodes], Flow]:
     """Return a flow that asks each node what its job's environment has, and judges the answer."""
 

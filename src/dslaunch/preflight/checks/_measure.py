@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.preflight.check import Answers, Level, Question, Scope, UnansweredError
+from dslaunch.preflight.check import Answers, Finding, Level, Question, Scope, UnansweredError
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.unanswered import reason_of
 from dslaunch.protocol import programs
@@ -64,6 +64,22 @@ def slow(
             yield host, "fail"
         elif value < limit["warn"] * middle:
             yield host, "warn"
+
+
+def slow_findings(
+    rates: Mapping[str, float],
+    limit: Mapping[str, float],
+    found: str,
+    shown: Callable[[Iterable[float]], str] | None = None,
+) -> Iterator[Finding]:
+    """Find the nodes that are well below the median. `found`: a text with `{}` for the rate, which
+    `shown` makes a text."""
+    shown = shown or span
+    odd = dict(slow(rates, limit))
+    others = [rate for host, rate in rates.items() if host not in odd]
+    expected = f"as the others: {shown(others)}" if others else ""
+    for host, level in odd.items():
+        yield Finding(level, found.format(shown([rates[host]])), expected, hosts=(host,))
 
 
 def speed(rate: float) -> str:

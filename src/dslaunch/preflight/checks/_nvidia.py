@@ -17,14 +17,13 @@ from dslaunch.plural import counted
 from dslaunch.preflight.check import (
     Answers,
     Asked,
+    Finding,
     Flow,
     Level,
     Nodes,
     Question,
     Scope,
     UnansweredError,
-    Verdict,
-    passed,
     skipped,
 )
 from dslaunch.preflight.checks._query import Gpu as Gpu
@@ -163,18 +162,18 @@ def _driver(a: Answers) -> Driver:
     return Driver.UP if trouble(a) is None else Driver.BROKEN
 
 
-def trouble(a: Answers) -> Verdict | None:
+def trouble(a: Answers) -> Finding | None:
     """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
     if not has_driver(a):
         found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, and no NVIDIA driver"
         fix = "install the NVIDIA driver, or see `dkms status` after an update of the kernel"
-        return Verdict("fail", found, "a loaded driver", fix, "lspci -d 10de:")
+        return Finding("fail", found, "a loaded driver", fix, "lspci -d 10de:")
     try:
         answer = a.value(QUERY)
     except UnansweredError as error:
         if error.reason is Reason.TIMEOUT:
-            return Verdict("fail", f"nvidia-smi gives {error}", *_HUNG)
-        return Verdict("unknown", f"nvidia-smi: {error}")
+            return Finding("fail", f"nvidia-smi gives {error}", *_HUNG)
+        return Finding("unknown", f"nvidia-smi: {error}")
     said = answer["out"] + "\n" + answer["err"]
     if answer["code"] == 127:
         said = "nvidia-smi: not found"
@@ -182,10 +181,10 @@ def trouble(a: Answers) -> Verdict | None:
         return _complained(answer["code"], said)
     tables = a.once(_tables)
     if not tables.gpus:
-        return Verdict("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
+        return Finding("unknown", f"nvidia-smi's answer cannot be read: {_first(said)!r}")
     if tables.damage is not None:
         first = _first(tables.damage)
-        return Verdict("unknown", f"nvidia-smi's answer cannot be read whole: {first!r}")
+        return Finding("unknown", f"nvidia-smi's answer cannot be read whole: {first!r}")
     return None
 
 
@@ -195,7 +194,7 @@ _HUNG = (
 )
 
 
-def _complained(code: int, said: str) -> Verdict:
+def _complained(code: int, said: str) -> Finding:
     from dslaunch.topology.complaints import complaint  # no run with healthy GPUs waits for it
 
     known = complaint(said)
@@ -203,7 +202,7 @@ def _complained(code: int, said: str) -> Verdict:
     if known.kind in ("unreadable", "no_answer", "bad_usage"):
         found = f"nvidia-smi ended with {code}: {_CODES.get(code, _first(said) or 'no words')}"
         fix = ""
-    return Verdict("fail", found, "a driver that answers", fix)
+    return Finding("fail", found, "a driver that answers", fix)
 
 
 def _first(text: str) -> str:
@@ -213,7 +212,7 @@ def _first(text: str) -> str:
 
 # ---------------------------------------------------------------- judging
 
-Judge = Callable[[Answers], Iterable[Verdict]]
+Judge = Callable[[Answers], Iterable[Finding]]
 
 
 def _absent(a: Answers) -> bool:
@@ -241,7 +240,7 @@ def where_up(judge: Judge, **more: Question) -> Callable[[Nodes], Flow]:
     return each(flow)
 
 
-def if_up(a: Answers, judge: Judge) -> Iterable[Verdict]:
+def if_up(a: Answers, judge: Judge) -> Iterable[Finding]:
     """Judge a node if its driver answers."""
     state = driver(a)
     return judge(a) if state is Driver.UP else [skipped(state.value)]
@@ -250,7 +249,7 @@ def if_up(a: Answers, judge: Judge) -> Iterable[Verdict]:
 T = TypeVar("T")
 
 
-def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], list[Verdict]]:
+def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], list[Finding]]:
     """What is to be compared, of the nodes whose driver answers; and whose cannot be told."""
     found: dict[str, T] = {}
     untold = []
@@ -258,7 +257,7 @@ def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], l
         try:
             found[host] = of(a)
         except UnansweredError as error:
-            untold.append(Verdict("unknown", str(error), hosts=(host,)))
+            untold.append(Finding("unknown", str(error), hosts=(host,)))
     return found, untold
 
 
@@ -282,16 +281,14 @@ class Rule:
     applies: Predicate
 
 
-def each_gpu(
-    needs: tuple[str, ...], *rules: Rule, fine: str, expected: str
-) -> Callable[[Nodes], Flow]:
+def each_gpu(needs: tuple[str, ...], *rules: Rule, expected: str) -> Callable[[Nodes], Flow]:
     """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
-    are named together, and `fine` is said if there is none.
+    are named together.
 
     `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
     """
 
-    def judge(a: Answers) -> Iterator[Verdict]:
+    def judge(a: Answers) -> Iterator[Finding]:
         groups: dict[tuple[Level, str], list[int]] = {}
         there = False
         for gpu in gpus(a):
@@ -303,9 +300,9 @@ def each_gpu(
             if said is not None:
                 groups.setdefault(said, []).append(gpu.index)
         for (level, words), indices in groups.items():
-            yield Verdict(level, f"GPU {listed(indices)}: {words}", expected)
-        if not groups:
-            yield passed(fine) if there else skipped("these GPUs or this driver do not tell")
+            yield Finding(level, f"GPU {listed(indices)}: {words}", expected)
+        if not groups and not there:
+            yield skipped("these GPUs or this driver do not tell")
 
     return where_up(judge)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from dslaunch.preflight.check import (
     Answers,
+    Finding,
     Flow,
     Nodes,
     Question,
     UnansweredError,
-    Verdict,
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
@@ -171,7 +171,7 @@ def _told(a: Answers) -> Told:
     return found
 
 
-def where_there(judge: Callable[[Told, Answers], Iterable[Verdict]]) -> Callable[[Nodes], Flow]:
+def where_there(judge: Callable[[Told, Answers], Iterable[Finding]]) -> Callable[[Nodes], Flow]:
     """Return a flow that asks the tools of nodes whose AMD GPUs can be opened, and judges these;
     `rocm.count` tells of those without a driver."""
 

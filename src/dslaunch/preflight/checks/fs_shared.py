@@ -8,13 +8,13 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks._machine import path_question
 from dslaunch.preflight.unanswered import Reason, reason_of
@@ -53,14 +53,14 @@ def _last(scope: Scope, host: str) -> Asked:
     return {"unmark": Question("unmark", argument, 3)} if scope.directories else {}
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     for path in next(iter(nodes.values())).scope.directories:
         if all(_missing(a, path) for a in nodes.values()):
-            yield Verdict("info", f"{path} is not there yet: a run makes it", hosts=tuple(nodes))
+            yield Finding("info", f"{path} is not there yet: a run makes it", hosts=tuple(nodes))
             continue
         sees = {host: _sees(a, path) for host, a in nodes.items()}
-        yield from (names for names in sees.values() if isinstance(names, Verdict))
-        seen = {host: names for host, names in sees.items() if not isinstance(names, Verdict)}
+        yield from (names for names in sees.values() if isinstance(names, Finding))
+        seen = {host: names for host, names in sees.items() if not isinstance(names, Finding)}
         if seen:
             yield from _judge(path, seen, nodes)
 
@@ -70,35 +70,35 @@ def _missing(a: Answers, path: str) -> bool:
     return reason_of(made.get(path) or "") is Reason.MISSING
 
 
-def _sees(a: Answers, path: str) -> frozenset[str] | Verdict:
+def _sees(a: Answers, path: str) -> frozenset[str] | Finding:
     """The nodes whose marks this node sees; or why that cannot be said."""
     try:
         error = a.value(_mark(a.scope, a.host))[path]
         found = a.value(_seen(a.scope))[path]
     except UnansweredError as why:
-        return Verdict("unknown", f"{path}: {why}", hosts=(a.host,))
+        return Finding("unknown", f"{path}: {why}", hosts=(a.host,))
     if error is not None:
         expected, fix = "a directory that can be written", f"make {path} there, and writable"
-        return Verdict("fail", f"{path}: {error}", expected, fix, f"touch {path}/x", (a.host,))
+        return Finding("fail", f"{path}: {error}", expected, fix, f"touch {path}/x", (a.host,))
     hosts = {_name(a.scope, node.host): node.host for node in a.scope.nodes}
     return frozenset(hosts[name] for name in found if name in hosts)
 
 
-def _judge(path: str, sees: dict[str, frozenset[str]], nodes: Nodes) -> Iterator[Verdict]:
+def _judge(path: str, sees: dict[str, frozenset[str]], nodes: Nodes) -> Iterator[Finding]:
     hosts, everybody = tuple(sees), frozenset(sees)
     stated = next(iter(nodes.values())).scope.cluster.storage.shared
     alone = all(names & everybody == {host} for host, names in sees.items())
     if len(hosts) == 1:
         return
     if all(everybody <= names for names in sees.values()):
-        yield Verdict("pass", f"{path} is shared", hosts=hosts)
+        yield Finding("pass", f"{path} is shared", hosts=hosts)
     elif alone and stated is not True:
-        yield Verdict("info", f"{path} is each node's own", hosts=hosts)
+        yield Finding("info", f"{path} is each node's own", hosts=hosts)
     else:
         most = max((names & everybody for names in sees.values()), key=len)
         odd = tuple(h for h in hosts if h not in most) if len(most) > 1 else hosts
         found = f"{path} is not the directory that the others share"
-        yield Verdict(
+        yield Finding(
             "fail", found if odd != hosts else f"{path} is not shared", "shared", hosts=odd
         )
 

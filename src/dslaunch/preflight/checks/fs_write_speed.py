@@ -9,13 +9,13 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks._measure import limits, plain, rate_of, slow, span, speed
 
@@ -48,7 +48,7 @@ def _flow(nodes: Nodes) -> Flow:
     """First one node writes while the others rest, then another, then all."""
     scope = next(iter(nodes.values())).scope if nodes else None
     if scope is None or _path(scope) is None:
-        return [Verdict("skip", "the job has no directory", hosts=tuple(nodes))]
+        return [Finding("skip", "the job has no directory", hosts=tuple(nodes))]
     for node in scope.nodes[:2]:
         if node.host in nodes:
             question = _question(nodes[node.host], False)
@@ -70,7 +70,7 @@ def _last(scope: Scope, host: str) -> Asked:
     }
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     alone: dict[str, float] = {}
     together: dict[str, float] = {}
     errors: dict[str, str] = {}
@@ -81,11 +81,11 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
             except UnansweredError as error:
                 errors[host] = str(error).lower()
     for host, why in errors.items():
-        yield Verdict("unknown", f"wrote nothing: {why}", hosts=(host,))
+        yield Finding("unknown", f"wrote nothing: {why}", hosts=(host,))
     if together:
         yield from _judge(alone, together, next(iter(nodes.values())))
     elif alone:
-        yield Verdict("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
+        yield Finding("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
 
 
 def _asked(a: Answers, *, several: bool) -> Iterator[tuple[bool, Question]]:
@@ -96,14 +96,14 @@ def _asked(a: Answers, *, several: bool) -> Iterator[tuple[bool, Question]]:
         yield True, _question(a, True)
 
 
-def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> Iterator[Verdict]:
+def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> Iterator[Finding]:
     whole = sum(together.values())
     bad = set()
     for host, level in slow(together, a.limits):
         bad.add(host)
         found = f"writes at {speed(together[host])} when all write"
         expected = f"as the others: the median is {speed(median(together.values()))}"
-        yield Verdict(level, found, expected, hosts=(host,))
+        yield Finding(level, found, expected, hosts=(host,))
     complete = len(together) == len(a.scope.nodes)
     count = f"{len(together)}" if complete else f"{len(together)} of {len(a.scope.nodes)}"
     words = f"{speed(whole)} when {count} nodes write at once"
@@ -113,11 +113,11 @@ def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> I
         expected = "more nodes write more in all"
         fix = "one server or one link carries all: write fewer, larger files, use more servers, "
         fix += "or node-local storage"
-        yield Verdict("warn", words, expected, fix, hosts=tuple(together))
+        yield Finding("warn", words, expected, fix, hosts=tuple(together))
         return
     fine = tuple(host for host in together if host not in bad)
     if fine:
-        yield Verdict("pass", words, hosts=fine)
+        yield Finding("pass", words, hosts=fine)
 
 
 CHECK = Check(

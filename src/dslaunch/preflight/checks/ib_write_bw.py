@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks._machine import INTERFACES, resolve
-from dslaunch.preflight.checks._measure import SLOW_MEANS, slow
+from dslaunch.preflight.checks._measure import SLOW_MEANS, slow_findings
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.checks.sw_dist_smoke import ROUNDS, pairings
 
@@ -109,11 +109,11 @@ def _rate(a: Answers, question: Question) -> float:
     return found
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     able = _able(nodes)
     for host, a in nodes.items():
         if host not in able or len(able) < 2:
-            yield Verdict("skip", _lacks(a), hosts=(host,))
+            yield Finding("skip", _lacks(a), hosts=(host,))
     rates: dict[str, list[float]] = {}
     errors: dict[str, str] = {}
     for number in range(ROUNDS):
@@ -123,7 +123,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
             except UnansweredError as error:
                 errors[host] = f"with {partner}: {error}"
     for host, why in errors.items():
-        yield Verdict("unknown", f"{PROGRAM} {why}".rstrip("."), hosts=(host,))
+        yield Finding("unknown", f"{PROGRAM} {why}".rstrip("."), hosts=(host,))
     yield from _judge({host: max(rates[host]) for host in nodes if host in rates}, nodes)
 
 
@@ -133,21 +133,24 @@ def _lacks(a: Answers) -> str:
     return "no RDMA port is up" if _port(a) is None else "no other node can take part"
 
 
-def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Verdict]:
-    odd = dict(slow(best, nodes[next(iter(best))].limits)) if len(best) > 2 else {}
-    fine = {host: rate for host, rate in best.items() if host not in odd}
-    for host, level in odd.items():
-        expected = f"as the others: {_span(fine)}" if fine else ""
-        found = f"RDMA writes with its best partner at {_span({host: best[host]})}"
-        yield Verdict(level, found, expected, hosts=(host,))
+def _judge(best: dict[str, float], nodes: Nodes) -> Iterator[Finding]:
+    slow: list[Finding] = []
+    if len(best) > 2:  # of two it cannot be said which one is slow
+        limits = nodes[next(iter(best))].limits
+        words = "RDMA writes with its best partner at {}"
+        slow += slow_findings(best, limits, words, _span)
+    yield from slow
+    fine = best.keys() - {host for finding in slow for host in finding.hosts}
     if fine:
-        words = f"RDMA writes between nodes at {_span(fine)}"
-        yield Verdict("info", words, hosts=tuple(fine))
+        hosts = tuple(host for host in best if host in fine)
+        words = f"RDMA writes between nodes at {_span(best[host] for host in hosts)}"
+        yield Finding("info", words, hosts=hosts)
 
 
-def _span(rates: Mapping[str, float]) -> str:
+def _span(rates: Iterable[float]) -> str:
     """As cards and switches are sold: in Gb/s."""
-    low, high = (round(end(rates.values()) * 8e-9) for end in (min, max))
+    values = sorted(rates)
+    low, high = (round(rate * 8e-9) for rate in (values[0], values[-1]))
     return f"{low} Gb/s" if low == high else f"{low} to {high} Gb/s"
 
 

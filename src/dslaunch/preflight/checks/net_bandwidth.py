@@ -7,8 +7,8 @@ from statistics import median
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
+    Finding,
     Flow,
     Level,
     Nodes,
@@ -16,7 +16,6 @@ from dslaunch.preflight.check import (
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks._measure import (
     SLOW,
@@ -27,22 +26,14 @@ from dslaunch.preflight.checks._measure import (
     slow,
     span,
     speed,
-)  # fmt: skip
-from dslaunch.preflight.checks.net_mesh import address, port
+)
+from dslaunch.preflight.checks.net_mesh import address, ask, port
 
 ROUNDS = 3
 """In each, every node sends to one other and receives from one other: no link carries two."""
 BYTES = 256 << 20
 SECONDS = 2.0
 Rates = dict[tuple[str, str], float]
-
-
-def _ask(scope: Scope) -> Asked:
-    return {
-        "interfaces": Question("interfaces"),
-        "resolve": Question("resolve", [node.host for node in scope.nodes]),
-        "listen": Question("listen", {"ports": [0], "token": scope.token}),
-    }
 
 
 def _partners(scope: Scope) -> list[dict[str, str]]:
@@ -89,20 +80,20 @@ def measured(nodes: Nodes) -> tuple[Rates, dict[tuple[str, str], str]]:
     return rates, errors
 
 
-def _compare(nodes: Nodes) -> Iterator[Verdict]:
+def _compare(nodes: Nodes) -> Iterator[Finding]:
     if len(next(iter(nodes.values())).scope.nodes) < 2:
-        yield Verdict("skip", "there is one node", hosts=tuple(nodes))
+        yield Finding("skip", "there is one node", hosts=tuple(nodes))
         return
     rates, errors = measured(nodes)
     for (host, to), why in errors.items():
-        yield Verdict("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
+        yield Finding("unknown", f"sends nothing to {to}: {why.lower()}", hosts=(host,))
     for host in [h for h in nodes if not any(h in pair for pair in (*rates, *errors))]:
-        yield Verdict("unknown", "was not called by the other nodes", hosts=(host,))
+        yield Finding("unknown", "was not called by the other nodes", hosts=(host,))
     if rates:
         yield from _judge(rates, next(iter(nodes.values())))
 
 
-def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
+def _judge(rates: Rates, a: Answers) -> Iterator[Finding]:
     """A node is slow if even its best figure in one direction is: its partners are then not."""
     bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
     middle, bad = median(rate for _, best in bests for rate in best.values()), set()
@@ -114,15 +105,15 @@ def _judge(rates: Rates, a: Answers) -> Iterator[Verdict]:
             bad.add(host)
             level: Level = "fail" if "fail" in levels else "warn"
             found = ", ".join(f"{word} at {speed(rate)}" for word, rate in own.items())
-            yield Verdict(level, f"{found} at best", expected, hosts=(host,))
+            yield Finding(level, f"{found} at best", expected, hosts=(host,))
     good = {pair: rate for pair, rate in rates.items() if not bad & set(pair)}
     for pair, level in _slow_pairs(good, a.limits, middle):
         found = f"{speed(good.pop(pair))} from {pair[0]} to {pair[1]}"
         bad |= set(pair)
-        yield Verdict(level, found, expected, hosts=pair)
+        yield Finding(level, found, expected, hosts=pair)
     fine = tuple(host for host in dict(bests)["sends"] if host not in bad)
     if good and fine:
-        yield Verdict("pass", f"{span(good.values())} between nodes", hosts=fine)
+        yield Finding("pass", f"{span(good.values())} between nodes", hosts=fine)
 
 
 def _best(rates: Rates, end: int) -> dict[str, float]:
@@ -151,7 +142,7 @@ CHECK = Check(
     "switch port",
     see="iperf3 -s on one node, iperf3 -c NODE on another",
     source="own measurement: one TCP stream per direction, 256 MiB or 2 s",
-    ask=_ask,
+    ask=ask,
     flow=_flow,
     limits=SLOW,
     limits_mean=SLOW_MEANS,

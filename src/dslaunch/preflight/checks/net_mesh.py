@@ -12,12 +12,12 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
-    Verdict,
 )
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.survey import Listening
@@ -36,18 +36,20 @@ OF_MTU = (
 VIRTUAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "podman", "lxc")
 
 
-def _ask(scope: Scope) -> Asked:
-    master = scope.cluster.network.master_port or 0
+def ask(scope: Scope) -> Asked:
+    """Return what tells a node's address, and a port for the others to connect to."""
     return {
         "interfaces": Question("interfaces"),
         "resolve": Question("resolve", [node.host for node in scope.nodes]),
         "listen": Question("listen", {"ports": [0], "token": scope.token}),
-        **(
-            {"port": Question("listen", {"ports": [master], "token": scope.token})}
-            if master
-            else {}
-        ),
     }
+
+
+def _ask(scope: Scope) -> Asked:
+    master = scope.cluster.network.master_port
+    if not master:
+        return ask(scope)
+    return {**ask(scope), "port": Question("listen", {"ports": [master], "token": scope.token})}
 
 
 def _dial(targets: Mapping[str, Any], scope: Scope, big: str) -> Question:
@@ -117,7 +119,7 @@ def _flow(nodes: Nodes) -> Flow:
     return _judge(nodes, asked)
 
 
-def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
+def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     errors: dict[tuple[str, str], Failure] = {}
     heard = [
         host for host, question in asked.items() if host in nodes and nodes[host].answered(question)
@@ -128,14 +130,13 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
                 errors[host, to] = Failure.parse(answer["error"])
     for host in nodes if len(nodes) > 1 else ():
         if host not in heard:
-            yield Verdict("unknown", "did not call the other nodes", hosts=(host,))
+            yield Finding("unknown", "did not call the other nodes", hosts=(host,))
     yield from blamed(errors)
     fine = tuple(host for host in heard if not any(host in pair for pair in errors))
-    if fine:
-        yield Verdict("pass", "reaches the other nodes by TCP", hosts=fine)
+    yield Finding("pass", "reaches the other nodes by TCP", hosts=fine)
 
 
-def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Verdict]:
+def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Finding]:
     """Who is at fault: whoever has a part in most of the calls that failed, and so on."""
     left = dict(errors)
     while left:
@@ -149,7 +150,7 @@ def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Verdict]:
         whom = f"{others} other nodes" if others > 1 else one
         way = f"cannot be called by {whom}" if into else f"cannot call {whom}"
         fix, see = OF_MTU if why.reason is Reason.LARGE_PACKETS_LOST else ("", "")
-        yield Verdict("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, (host,))
+        yield Finding("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, (host,))
         left = {pair: why for pair, why in left.items() if host not in pair}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Check, Verdict, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Finding, skipped
 from dslaunch.preflight.checks import _job as job
 
 INIT_OF = {
@@ -19,7 +19,7 @@ NO_COMMAND = 127
 NOT_INTERACTIVE = "the shell that starts a job is not interactive and does not read ~/.bashrc"
 
 
-def _judge(a: Answers) -> Iterator[Verdict]:
+def _judge(a: Answers) -> Iterator[Finding]:
     line = (a.node.activate or "").strip()
     if not line:
         yield skipped("no `activate:` is given")
@@ -31,28 +31,28 @@ def _judge(a: Answers) -> Iterator[Verdict]:
         yield _failed(a, line, found)
 
 
-def _failed(a: Answers, line: str, found: job.Entered) -> Verdict:
+def _failed(a: Answers, line: str, found: job.Entered) -> Finding:
     """Why nothing was run after the line."""
     said = f"`activate: {_short(line)}`"
     expected = "a line that ends successfully"
     if "missing" in found.tried:
-        return Verdict("fail", f"{said} needs bash, which is not there", expected, "install bash")
+        return Finding("fail", f"{said} needs bash, which is not there", expected, "install bash")
     code = found.tried["code"]
     if code is None:
         words = f"{said} did not end within {a.limits['seconds']:g} s"
         last = f"; its last output: {found.last_words}" if found.last_words else ""
         fix = "look for a question that it asks, or a hung file system; " + FIX
-        return Verdict("fail", words + last, expected, fix)
+        return Finding("fail", words + last, expected, fix)
     if code == 0:
         words = f"{said} ends the shell with exit code 0: nothing would start after it"
         fix = "take `exit` out of what it runs (`return` ends a sourced file), and out of the line"
-        return Verdict("fail", words, expected, fix)
+        return Finding("fail", words, expected, fix)
     cause, fix = _cause(a, line, found)
     words = f"{said} fails with exit code {code}{cause}"
     secret = next((s.name for s in a.scope.job.secrets if s.name in line), None)
     if secret is not None:  # secrets go to agents alone
-        return Verdict("warn", f"{words}; the secret {secret} is not set in checks", expected, fix)
-    return Verdict("fail", words, expected, fix)
+        return Finding("warn", f"{words}; the secret {secret} is not set in checks", expected, fix)
+    return Finding("fail", words, expected, fix)
 
 
 def _cause(a: Answers, line: str, found: job.Entered) -> tuple[str, str]:
@@ -84,20 +84,15 @@ def _fix_of(command: str, line: str, there: list[str]) -> str:
     return f"install {what} there, or give its full path: {NOT_INTERACTIVE}"
 
 
-def _remarks(a: Answers, found: job.Entered) -> Iterator[Verdict]:
+def _remarks(a: Answers, found: job.Entered) -> Iterator[Finding]:
     """What is odd about a line that succeeded."""
-    odd = False
     has = found.installed
     if has is not None and has.active:
-        odd = True
         words = f"it activates {has.active}, but the job's Python is {found.path} of {has.prefix}"
         fix = "see whether the environment was moved or has no Python, and what follows in the line"
-        yield Verdict("warn", words, f"Python of {has.active}", fix)
+        yield Finding("warn", words, f"Python of {has.active}", fix)
     if found.first_words:
-        odd = True
-        yield Verdict("info", f"it prints: {found.first_words}")
-    if not odd:
-        yield passed("the activate line succeeds")
+        yield Finding("info", f"it prints: {found.first_words}")
 
 
 def _short(line: str) -> str:
@@ -116,6 +111,7 @@ CHECK = Check(
     source="bash(1), INVOCATION; conda/conda#7980 (conda activate in scripts); Environment Modules "
     "and Lmod, initialization of shells",
     flow=job.asking(_judge),
+    fine="the activate line succeeds",
     limits=job.LIMITS,
     limits_mean="seconds in which the activate line and the start of Python must end",
 )

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
     Check,
+    Finding,
     Flow,
     Level,
     Nodes,
     Question,
     Round,
     UnansweredError,
-    Verdict,
 )
 
 CONFIGURED = (
@@ -42,12 +42,12 @@ def _teller(nodes: Nodes) -> str | None:
 def _flow(nodes: Nodes) -> Flow:
     host = _teller(nodes)
     if host is None:
-        return [Verdict("skip", "there is no SLURM", hosts=tuple(nodes))]
+        return [Finding("skip", "there is no SLURM", hosts=tuple(nodes))]
     nodes = yield Round({host: {"shown": SHOWN}})
     return _judge(host, nodes)
 
 
-def _judge(teller: str, nodes: Nodes) -> Iterator[Verdict]:
+def _judge(teller: str, nodes: Nodes) -> Iterator[Finding]:
     try:
         shown = nodes[teller].value(SHOWN)
     except UnansweredError as error:
@@ -76,9 +76,9 @@ def known(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _one(host: str, found: tuple[str, str] | None) -> Verdict:
+def _one(host: str, found: tuple[str, str] | None) -> Finding:
     if found is None:
-        return Verdict("info", "SLURM does not know it", hosts=(host,))
+        return Finding("info", "SLURM does not know it", hosts=(host,))
     state, reason = found
     flags = set(re.split(r"[+]", state.rstrip("*~#$@^!%-").upper()))
     words = f"SLURM: {state.lower()}" + (f", {reason}" if reason else "")
@@ -88,8 +88,8 @@ def _one(host: str, found: tuple[str, str] | None) -> Verdict:
     elif flags & (DOUBTFUL | AWAY) or state[-1:] in "@$^!%~#":
         level = "warn"
     elif flags & BUSY:
-        return Verdict("info", "a job of SLURM runs there", hosts=(host,))
-    return Verdict(level, words, "idle" if level != "pass" else "", hosts=(host,))
+        return Finding("info", "a job of SLURM runs there", hosts=(host,))
+    return Finding(level, words, "idle" if level != "pass" else "", hosts=(host,))
 
 
 CHECK = Check(

@@ -10,11 +10,10 @@ from dslaunch.preflight.check import (
     Answers,
     Asked,
     Check,
+    Finding,
     Level,
     Question,
     Scope,
-    Verdict,
-    passed,
     skipped,
 )
 from dslaunch.preflight.unanswered import lacks_program
@@ -68,7 +67,7 @@ def _here(scope: Scope) -> Asked:
     return {} if _why_not(scope) else {"ssh": _question(scope)}
 
 
-def _judge(a: Answers) -> Iterator[Verdict]:
+def _judge(a: Answers) -> Iterator[Finding]:
     why_not = _why_not(a.scope)
     if why_not:
         yield skipped(why_not)
@@ -78,9 +77,7 @@ def _judge(a: Answers) -> Iterator[Verdict]:
     if lacks_program("ssh", done):
         yield skipped("this machine has no ssh")
     elif done["code"] or WORD not in done["out"]:
-        yield Verdict(level, _trouble(a.node, done), "a login without questions")
-    else:
-        yield passed("the system's ssh logs in without questions")
+        yield Finding(level, _trouble(a.node, done), "a login without questions")
 
 
 def _trouble(node: Node, done: Ran) -> str:
@@ -99,4 +96,5 @@ CHECK = Check(
     source="ssh(1); DeepSpeed 0.19 launcher/runner.py",
     here=_here,
     judge=_judge,
+    fine="the system's ssh logs in without questions",
 )

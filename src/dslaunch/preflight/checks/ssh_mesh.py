@@ -9,13 +9,13 @@ from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import (
     Answers,
     Check,
+    Finding,
     Flow,
     Nodes,
     Question,
     Round,
     Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks.net_mesh import blamed
 from dslaunch.preflight.checks.ssh_client import LAST, THROTTLED
@@ -61,14 +61,14 @@ def _flow(nodes: Nodes) -> Flow:
     scope = next(iter(nodes.values())).scope if nodes else None
     if scope is None or not _wanted(scope) or len(nodes) < 2:
         why = f"torchrun and srun do not need it; ask with --only {NAME} or --for mpi"
-        return [Verdict("skip", why, hosts=tuple(nodes))]
+        return [Finding("skip", why, hosts=tuple(nodes))]
     called = pairs(list(nodes), scope.token)
     asked = {host: _question(targets, scope) for host, targets in called.items()}
     nodes = yield Round({host: {"calls": question} for host, question in asked.items()})
     return _judge(nodes, asked)
 
 
-def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
+def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     errors: dict[tuple[str, str], Failure] = {}
     silent = set()
     for host, a in nodes.items():
@@ -76,12 +76,11 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Verdict]:
             errors |= _failed(a, asked[host])
         except UnansweredError as why:
             silent.add(host)
-            yield Verdict("unknown", str(why), hosts=(host,))
+            yield Finding("unknown", str(why), hosts=(host,))
     yield from blamed(errors)
     odd = {host for pair in errors for host in pair} | silent
     fine = tuple(host for host in nodes if host not in odd)
-    if fine:
-        yield Verdict("pass", "logs in to the other nodes", hosts=fine)
+    yield Finding("pass", "logs in to the other nodes", hosts=fine)
 
 
 def _failed(a: Answers, question: Question) -> dict[tuple[str, str], Failure]:

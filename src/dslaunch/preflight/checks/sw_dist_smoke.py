@@ -9,16 +9,14 @@ from typing import Any
 
 from dslaunch.preflight.check import (
     Answers,
-    Asked,
     Check,
+    Finding,
     Flow,
     Level,
     Nodes,
     Question,
     Round,
-    Scope,
     UnansweredError,
-    Verdict,
 )
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.checks._machine import INTERFACES, interface_of, resolve
@@ -28,10 +26,10 @@ from dslaunch.preflight.checks._measure import (
     limits,
     said,
     shifts,
-    slow,
+    slow_findings,
     span,
     speed,
-)  # fmt: skip
+)
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.unanswered import Failure, Reason
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
@@ -43,10 +41,6 @@ LOOK = 60.0
 ROUNDS = 3
 SIZES = {"gloo": (4 << 20, 2), "nccl": (256 << 20, 5)}
 """Bytes, and how often a figure is measured."""
-
-
-def _ask(scope: Scope) -> Asked:
-    return {"interfaces": INTERFACES, "resolve": resolve(scope)}
 
 
 def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
@@ -188,10 +182,10 @@ def _part(a: Answers, job: Job) -> Part:
     )
 
 
-def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Verdict]:
+def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Finding]:
     for host, why in without.items():
         level: Level = "skip" if why.reason is Reason.NOT_INSTALLED else "unknown"
-        yield Verdict(level, f"takes no part: {why.text}", hosts=(host,))
+        yield Finding(level, f"takes no part: {why.text}", hosts=(host,))
     if job is None:
         return
     parts: dict[str, Part] = {}
@@ -199,59 +193,54 @@ def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> I
         try:
             parts[host] = _part(nodes[host], job)
         except UnansweredError as error:
-            yield Verdict("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
+            yield Finding("fail", f"its ranks did not end: {error}", "an end", hosts=(host,))
     if len(parts) == len(job.hosts) and not any(part.error for part in parts.values()):
         yield from _judge(job, parts, nodes)
     else:
         yield from _failed(job, parts)
 
 
-def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Verdict]:
+def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Finding]:
     """Who did not come, or fell; those who only waited for them are no culprits."""
     absent = frozenset(rank for part in parts.values() for rank in part.missing)
     missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
     nobody = job.hosts[0] if 1 < len(missing) == len(job.hosts) - 1 else ""
     if nobody:
         words = f"nobody reaches the meeting place at {job.meet[0]}, port {job.meet[1]}"
-        yield Verdict("fail", words, "all nodes there", hosts=(nobody,))
+        yield Finding("fail", words, "all nodes there", hosts=(nobody,))
         missing = [nobody]
     for host, part in parts.items():
         if part.error and (host in missing or not missing) and host != nobody:
             words = f"ranks end at `{part.stage}`: {part.error}".rstrip(".")
-            yield Verdict("fail", words, "ranks that end well", hosts=(host,))
+            yield Finding("fail", words, "ranks that end well", hosts=(host,))
     waited = tuple(h for h, part in parts.items() if h not in missing and missing)
     if waited:
-        yield Verdict("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
+        yield Finding("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
 
 
-def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Verdict]:
+def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Finding]:
     """Of a job that came to its end."""
     bad: set[str] = set()
     for host, part in parts.items():
         if part.sums != {float(job.world)}:
             bad.add(host)
             found = f"all-reduce of ones gives {' and '.join(f'{n:g}' for n in sorted(part.sums))}"
-            yield Verdict("fail", found, f"{job.world}", _WRONG, hosts=(host,))
+            yield Finding("fail", found, f"{job.world}", _WRONG, hosts=(host,))
     limit = nodes[job.hosts[0]].limits
-    for verdict in _slow(job, parts, limit):
-        bad |= set(verdict.hosts)
-        yield verdict
-    fine = tuple(host for host in parts if host not in bad)
-    if fine:
-        yield Verdict("pass", _figures(job, parts, fine), hosts=fine)
+    for finding in _slow(job, parts, limit):
+        bad |= set(finding.hosts)
+        yield finding
+    if fine := tuple(host for host in parts if host not in bad):
+        yield Finding("pass", _figures(job, parts, fine), hosts=fine)
 
 
-def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Verdict]:
+def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Finding]:
     """Who is slow with every partner, or by itself."""
     best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
     single = {h: part.single for h, part in parts.items() if part.single is not None}
     for rates, words in ((best, "with its best partner"), (single, "by itself")):
-        odd: dict[str, Level] = dict(slow(rates, limit)) if len(rates) > 2 else {}
-        fine = [rate for host, rate in rates.items() if host not in odd]
-        for host, level in odd.items():
-            found = f"all-reduce {words} at {speed(rates[host])}"
-            expected = f"as the others: {span(fine)}" if fine else ""
-            yield Verdict(level, found, expected, hosts=(host,))
+        if len(rates) > 2:
+            yield from slow_findings(rates, limit, f"all-reduce {words} at {{}}")
 
 
 def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:
@@ -277,7 +266,7 @@ CHECK = Check(
     "`nvidia-smi -q`; NCCL_DEBUG=INFO in `env:` tells what NCCL does",
     see="torchrun --nnodes ... of a script with init_process_group and all_reduce",
     source="PyTorch, torch.distributed; nccl-tests, PERFORMANCE.md for the bus bandwidth",
-    ask=_ask,
+    ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope)},
     flow=_flow,
     limits=LIMITS,
     limits_mean=f"seconds: for the whole job; warn, fail: {SLOW_MEANS}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dslaunch.preflight.check import Answers, Check, Level
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.checks._alike import Part, alike, parts_alike
 from dslaunch.preflight.checks._machine import CONTAINER, INTERFACES, own_interface, resolve
+from dslaunch.preflight.comparison import Part, alike, parts_alike
 
 
 def _driver(a: Answers) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Asked, Check, Nodes, Question, Scope, Verdict, passed
+from dslaunch.preflight.check import Answers, Check, Finding, Nodes, Question, passed
 from dslaunch.preflight.checks._machine import (
     CONTAINER,
     GIB,
@@ -21,28 +21,26 @@ from dslaunch.preflight.checks._machine import (
 MEBI = 1 << 20
 
 
-def _available(a: Answers) -> Iterator[Verdict]:
+def _available(a: Answers) -> Iterator[Finding]:
     found = memory(a)
     if "MemTotal" not in found or "MemAvailable" not in found:
-        yield Verdict("unknown", "the kernel does not say how much memory is free")
+        yield Finding("unknown", "the kernel does not say how much memory is free")
         return
     share = 100 * found["MemAvailable"] / max(1, found["MemTotal"])
     words = f"{space(found['MemAvailable'])} of memory free, of {space(found['MemTotal'])}"
     if found["MemAvailable"] < a.limits["fail"] * MEBI:
-        yield Verdict("fail", words, f"{a.limits['fail']:g} MiB")
+        yield Finding("fail", words, f"{a.limits['fail']:g} MiB")
     elif share < a.limits["warn"]:
-        yield Verdict("warn", words, f"{a.limits['warn']:g} %")
-    else:
-        yield passed("memory is free")
+        yield Finding("warn", words, f"{a.limits['warn']:g} %")
 
 
-def _compare_available(nodes: Nodes) -> Iterator[Verdict]:
+def _compare_available(nodes: Nodes) -> Iterator[Finding]:
     totals = {h: memory(a).get("MemTotal", 0) for h, a in nodes.items() if a.has("memory")}
     middle = median(totals.values()) if totals else 0
     few = [h for h, total in totals.items() if 0 < total < middle * 0.9]
     for host in few:
         words = f"{space(totals[host])} of memory"
-        yield Verdict("warn", words, f"{space(middle)}, as most nodes have", hosts=(host,))
+        yield Finding("warn", words, f"{space(middle)}, as most nodes have", hosts=(host,))
 
 
 CGROUPS = Question(
@@ -58,7 +56,7 @@ CGROUPS = Question(
 )
 
 
-def _limit(a: Answers) -> Iterator[Verdict]:
+def _limit(a: Answers) -> Iterator[Finding]:
     total = memory(a).get("MemTotal", 0)
     user = re.compile(rf"/user-(?!{int(a.hello['uid'])}\.)\d+\.slice/")
     files = {path: text for path, text in a["limits"].items() if not user.search(path)}
@@ -68,19 +66,19 @@ def _limit(a: Answers) -> Iterator[Verdict]:
         yield passed("no cgroup limits memory")
     elif least < total * a.limits["warn"] / 100:
         words = f"a cgroup limits memory to {space(least)} of {space(total)}"
-        yield Verdict("warn", words, "all of it", see=f"cat {quote(limits[least])}")
+        yield Finding("warn", words, "all of it", see=f"cat {quote(limits[least])}")
     else:
         yield passed(f"a cgroup limits memory to {space(least)}")
 
 
-def _swap(a: Answers) -> Iterator[Verdict]:
+def _swap(a: Answers) -> Iterator[Finding]:
     found = memory(a)
     used = found.get("SwapTotal", 0) - found.get("SwapFree", 0)
     free = 100 * found.get("MemAvailable", 0) / max(1, found.get("MemTotal", 1))
     if used < GIB:
         yield passed("swap is not in use")
     elif free < a.limits["warn"]:
-        yield Verdict("warn", f"{space(used)} of swap in use while little memory is free", "none")
+        yield Finding("warn", f"{space(used)} of swap in use while little memory is free", "none")
     else:
         yield passed(f"{space(used)} lie in swap; memory is free")
 
@@ -89,30 +87,20 @@ LEFT = Question("list", {"path": "/dev/shm", "names": "*", "depth": 0, "most": 1
 HOUR = 3600
 
 
-def _ask_shm_leftover(scope: Scope) -> Asked:
-    return {"left": LEFT, "shm": path_question("/dev/shm")}
-
-
-def _shm_leftover(a: Answers) -> Iterator[Verdict]:
+def _shm_leftover(a: Answers) -> Iterator[Finding]:
     """Whose they are cannot be told from their names: what counts is what they take away."""
     old = [file for file in a["left"] if file["age"] > HOUR]
     total = sum(file["size"] for file in old)
     share = 100 * total / a["shm"]["size"] if a["shm"]["size"] > 0 else 0.0
     if share > a.limits["warn"]:
         words = f"{len(old)} segments older than an hour take {space(total)} of shared memory"
-        yield Verdict("warn", words, f"less than {a.limits['warn']:g} %")
-    else:
-        yield passed("nothing much is left in shared memory")
+        yield Finding("warn", words, f"less than {a.limits['warn']:g} %")
 
 
 PLACE = "/dev/shm"
 
 
-def _ask_shm_size(scope: Scope) -> Asked:
-    return {"shm": path_question(PLACE), "nvidia": NVIDIA, "in": CONTAINER}
-
-
-def _shm_size(a: Answers) -> Iterator[Verdict]:
+def _shm_size(a: Answers) -> Iterator[Finding]:
     shm = a["shm"]
     size, free = shm["size"], shm["free"]
     gpu = bool(a["nvidia"])
@@ -121,11 +109,11 @@ def _shm_size(a: Answers) -> Iterator[Verdict]:
     least = a.limits["gpu" if gpu else "fail"] * MEBI
     if size < least:
         fix = "docker: `--ipc=host` or `--shm-size=16g`" if a["in"] else ""
-        yield Verdict("fail", words, space(least), fix)
+        yield Finding("fail", words, space(least), fix)
     elif gpu and size < a.limits["warn"] * MEBI * ranks:
-        yield Verdict("warn", words, f"{space(a.limits['warn'] * MEBI * ranks)} for {ranks} ranks")
+        yield Finding("warn", words, f"{space(a.limits['warn'] * MEBI * ranks)} for {ranks} ranks")
     elif free < least / 4:
-        yield Verdict("warn", f"{words}, with {space(free)} free", "room", "see shm.leftover")
+        yield Finding("warn", f"{words}, with {space(free)} free", "room", "see shm.leftover")
     else:
         yield passed(words)
 
@@ -137,6 +125,7 @@ CHECKS = {
         why="Loading a model, or an optimizer that is offloaded, ends with the kernel's OOM "
         "killer: a rank dies by signal 9 without a word. A node with less than the others dies "
         "first; a missing module shows as less memory.",
+        fine="memory is free",
         fix="end what is left over from earlier jobs; if the total is less: see `dmidecode -t "
         "memory`",
         see="free -g",
@@ -178,10 +167,11 @@ CHECKS = {
         tier="static",
         why="A rank that is killed cannot remove its segments: they take memory until somebody "
         "does, and the next job's do not fit.",
+        fine="nothing much is left in shared memory",
         fix="if no job runs there: `rm /dev/shm/nccl-* /dev/shm/torch_*`",
         see="ls -l /dev/shm",
         source="shm_overview(7); facebookresearch/gcm",
-        ask=_ask_shm_leftover,
+        ask=lambda scope: {"left": LEFT, "shm": path_question("/dev/shm")},
         judge=_shm_leftover,
         limits={"warn": 10},
         limits_mean="per cent of /dev/shm above which it warns",
@@ -195,7 +185,7 @@ CHECKS = {
         see="df -h /dev/shm",
         source="NCCL documentation, troubleshooting: shared memory; DeepSpeed 0.19 env_report "
         "(512 MiB)",
-        ask=_ask_shm_size,
+        ask=lambda scope: {"shm": path_question(PLACE), "nvidia": NVIDIA, "in": CONTAINER},
         judge=_shm_size,
         limits={"fail": 128, "gpu": 512, "warn": 1024},
         limits_mean="MiB without GPUs, and with them; and for each rank, below which it warns",

@@ -1,4 +1,4 @@
-"""Checks of what rocm-smi or amd-smi tells of AMD GPUs."""
+"""Checks of AMD GPUs: their number, and what rocm-smi or amd-smi tells of them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Check, Level, Verdict, passed, skipped
+from dslaunch.preflight.check import Answers, Check, Finding, Level, Question, passed, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
-from dslaunch.preflight.checks._alike import alike
 from dslaunch.preflight.checks._rocm import Told
+from dslaunch.preflight.comparison import alike
+from dslaunch.preflight.flow import NodeFlow, each
 
 
-def _driver(told: Told, a: Answers) -> Iterator[Verdict]:
+def _driver(told: Told, a: Answers) -> Iterator[Finding]:
     del a
     yield passed(f"driver {told.driver}" if told.driver else "the tools answer, without a version")
 
 
-def _links(told: Told, a: Answers) -> Iterator[Verdict]:
+def _links(told: Told, a: Answers) -> Iterator[Finding]:
     del a
     kinds = Counter(told.links.values())
     if len(told.gpus) < 2:
         yield skipped("one GPU")
     elif not kinds or set(kinds) - {"XGMI", "PCIE"}:
-        yield Verdict("unknown", "the link types cannot be read")
+        yield Finding("unknown", "the link types cannot be read")
     elif len(kinds) == 2:
         slow = ", ".join(f"{x}-{y}" for (x, y), kind in told.links.items() if kind == "PCIE")
         words = f"{counted(kinds['PCIE'], 'pair')} of GPUs over PCIe: {slow[:200]}"
-        yield Verdict("warn", words, f"XGMI as the other {counted(kinds['XGMI'], 'pair')}")
+        yield Finding("warn", words, f"XGMI as the other {counted(kinds['XGMI'], 'pair')}")
     else:
         yield passed(f"{next(iter(kinds))} between all GPUs")
 
@@ -40,27 +41,27 @@ def _kinds(a: Answers) -> str:
     )
 
 
-def _ras(told: Told, a: Answers) -> Iterator[Verdict]:
+def _ras(told: Told, a: Answers) -> Iterator[Finding]:
     bad = False
     for index, gpu in told.gpus.items():
         if gpu.uncorrected:
             bad = True
-            yield Verdict(
+            yield Finding(
                 "fail", f"GPU {index}: {counted(gpu.uncorrected, 'uncorrected error')}", "0"
             )
         elif (gpu.corrected or 0) > a.limits["corrected"]:
             bad = True
             words = f"GPU {index}: {counted(gpu.corrected or 0, 'corrected error')}"
-            yield Verdict("warn", words, "few")
+            yield Finding("warn", words, "few")
     untold = [index for index, gpu in told.gpus.items() if gpu.uncorrected is None]
     if untold:
         words = f"{counted(len(untold), 'GPU')} of {len(told.gpus)} without error counts"
-        yield Verdict("unknown", words)
+        yield Finding("unknown", words)
     elif not bad:
         yield passed("no uncorrected errors")
 
 
-def _temperature(told: Told, a: Answers) -> Iterator[Verdict]:
+def _temperature(told: Told, a: Answers) -> Iterator[Finding]:
     warm = False
     for index, gpu in told.gpus.items():
         if not gpu.temperatures:
@@ -71,12 +72,26 @@ def _temperature(told: Told, a: Answers) -> Iterator[Verdict]:
             warm = True
             level: Level = "fail" if celsius >= a.limits["fail"] else "warn"
             words = f"GPU {index}: {celsius:.0f} degrees C ({sensor})"
-            yield Verdict(level, words, f"below {a.limits['warn']:.0f}")
+            yield Finding(level, words, f"below {a.limits['warn']:.0f}")
     untold = [index for index, gpu in told.gpus.items() if not gpu.temperatures]
     if len(untold) == len(told.gpus):
-        yield Verdict("unknown", "no GPU tells its temperature")
+        yield Finding("unknown", "no GPU tells its temperature")
     elif not warm:
         yield passed("cool")
+
+
+KFD = Question("path", "/dev/kfd")
+
+
+def _flow_rocm_count(a: Answers) -> NodeFlow:
+    if accelerators.of_vendor(a, "amd") is None:
+        return [skipped(rocm.NONE)]
+    a = yield {"kfd": KFD}
+    kfd = a.found(KFD)
+    if kfd is not None and not kfd["writable"]:
+        fix = "add the user to the group of /dev/kfd (`usermod -aG render,video USER`)"
+        return [Finding("fail", "/dev/kfd cannot be opened by this user", "write access", fix)]
+    return accelerators.count(a, "amd")
 
 
 CHECKS = {
@@ -119,8 +134,8 @@ CHECKS = {
     "rocm.temperature": Check(
         title="AMD GPUs are cool enough",
         tier="static",
-        why="A GPU that is warm before the training starts slows down when it works, and holds all "
-        "others up.",
+        why="A GPU that is warm before the training starts slows down when it works, and holds "
+        "all others up.",
         fix="look at the node's fans and air flow, and at who uses the GPU now",
         see="rocm-smi --showtemp",
         source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C "
@@ -129,5 +144,16 @@ CHECKS = {
         flow=rocm.where_there(_temperature),
         limits={"warn": 85, "fail": 100},
         limits_mean="degrees C of the hottest sensor from which it warns and fails",
+    ),
+    "rocm.count": Check(
+        title="a node has as many AMD GPUs as slots, and the user may open them",
+        tier="gate",
+        why="A rank whose GPU is not there fails at once. Without access to /dev/kfd PyTorch "
+        "finds no GPU and silently trains on the CPU.",
+        fix="see `dmesg | grep -i amdgpu`; correct `slots:` if that is what the node has",
+        see="ls -l /dev/kfd; rocm-smi",
+        source="ROCm documentation, Configuring permissions for GPU access; Linux, amdkfd",
+        ask=accelerators.ask,
+        flow=each(_flow_rocm_count),
     ),
 }

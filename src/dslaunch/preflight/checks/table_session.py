@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Question, Verdict, passed
-from dslaunch.preflight.checks._alike import alike
+from dslaunch.preflight.check import Answers, Check, Finding, Question, passed
 from dslaunch.preflight.checks._machine import INFINIBAND
+from dslaunch.preflight.comparison import alike
 
 LIMITS = Question("limits", ["MEMLOCK", "NOFILE", "NPROC", "STACK"])
 MEBI = 1 << 20
 
 
-def _memlock(a: Answers) -> Iterator[Verdict]:
+def _memlock(a: Answers) -> Iterator[Finding]:
     soft, _ = a["limits"]["MEMLOCK"]
     if soft < 0:
         yield passed("unlimited")
@@ -21,12 +21,12 @@ def _memlock(a: Answers) -> Iterator[Verdict]:
     if not a["infiniband"]:
         yield passed(f"{found}; no InfiniBand, so nothing is locked")
     elif soft < a.limits["fail"] * MEBI:
-        yield Verdict("fail", found, "unlimited")
+        yield Finding("fail", found, "unlimited")
     else:
-        yield Verdict("warn", found, "unlimited")
+        yield Finding("warn", found, "unlimited")
 
 
-def _nofile(a: Answers) -> Iterator[Verdict]:
+def _nofile(a: Answers) -> Iterator[Finding]:
     soft, hard = a["limits"]["NOFILE"]
     ranks = sum(len(node.slots) for node in a.scope.nodes if not node.spare)
     least = a.limits["many"] if ranks > 64 else a.limits["fail"]
@@ -34,61 +34,56 @@ def _nofile(a: Answers) -> Iterator[Verdict]:
     if soft < 0:
         yield passed("no limit")
     elif soft < least:
-        yield Verdict("fail", words, f"at least {least:g}")
+        yield Finding("fail", words, f"at least {least:g}")
     elif soft < a.limits["warn"] * ranks:
-        yield Verdict("warn", words, f"{a.limits['warn'] * ranks:g} for {ranks} ranks")
+        yield Finding("warn", words, f"{a.limits['warn'] * ranks:g} for {ranks} ranks")
     else:
         yield passed(words)
 
 
-def _nproc(a: Answers) -> Iterator[Verdict]:
+def _nproc(a: Answers) -> Iterator[Finding]:
     soft, _ = a["limits"]["NPROC"]
     if soft < 0:
         yield passed("no limit")
     elif soft < a.limits["warn"] and a.hello["uid"] != 0:
-        yield Verdict("warn", f"{soft} processes and threads", f"{a.limits['warn']:g}")
+        yield Finding("warn", f"{soft} processes and threads", f"{a.limits['warn']:g}")
     else:
         yield passed("enough processes and threads")
 
 
-def _stack(a: Answers) -> Iterator[Verdict]:
+def _stack(a: Answers) -> Iterator[Finding]:
     soft, _ = a["limits"]["STACK"]
     if soft < 0:
-        yield Verdict("warn", "unlimited, which gives threads 2 MiB", f"{a.limits['warn']:g} MiB")
+        yield Finding("warn", "unlimited, which gives threads 2 MiB", f"{a.limits['warn']:g} MiB")
     elif soft < a.limits["warn"] * MEBI:
-        yield Verdict("warn", f"{soft / MEBI:g} MiB", f"{a.limits['warn']:g} MiB")
-    else:
-        yield passed("of the usual size")
+        yield Finding("warn", f"{soft / MEBI:g} MiB", f"{a.limits['warn']:g} MiB")
 
 
 NOT_POSIX = ("csh", "tcsh", "fish", "nu", "xonsh", "pwsh", "elvish")
 
 
-def _login(a: Answers) -> Iterator[Verdict]:
+def _login(a: Answers) -> Iterator[Finding]:
     shell = a["shell"].get("SHELL", "")
     name = shell.rsplit("/", 1)[-1]
     if name in NOT_POSIX:
-        yield Verdict("warn", f"the login shell is {name}", "a POSIX shell such as bash")
+        yield Finding("warn", f"the login shell is {name}", "a POSIX shell such as bash")
     else:
         yield passed(f"the login shell is {name}" if name else "no login shell is named")
 
 
-def _noise(a: Answers) -> Iterator[Verdict]:
+def _noise(a: Answers) -> Iterator[Finding]:
     lines = [line for line in str(a.hello.get("noise", "")).splitlines() if line.strip()]
     if not lines:
-        yield passed("a login says nothing")
         return
     first = "".join(c for c in lines[0].strip() if c.isprintable())[:60]
     more = f", and {len(lines) - 1} lines more" if len(lines) > 1 else ""
-    yield Verdict("warn", f"a login without a terminal says `{first}`{more}", "nothing")
+    yield Finding("warn", f"a login without a terminal says `{first}`{more}", "nothing")
 
 
-def _umask(a: Answers) -> Iterator[Verdict]:
+def _umask(a: Answers) -> Iterator[Finding]:
     mask = int(a.hello["umask"])
     if mask & 0o700:
-        yield Verdict("warn", f"umask {mask:04o} takes the owner's own rights", "0022 or 0077")
-    else:
-        yield passed("files that a job makes can be read by it")
+        yield Finding("warn", f"umask {mask:04o} takes the owner's own rights", "0022 or 0077")
 
 
 CHECKS = {
@@ -139,6 +134,7 @@ CHECKS = {
         tier="static",
         why="With an unlimited stack glibc gives new threads 2 MiB, too few for NCCL's; the "
         "rank dies with a segmentation fault.",
+        fine="of the usual size",
         fix="`ulimit -S -s 8192` in the shell's profile",
         see="ulimit -s",
         source="NCCL documentation, troubleshooting: stack size; pthread_create(3)",
@@ -163,6 +159,7 @@ CHECKS = {
         tier="static",
         why="What ~/.bashrc prints comes before the answer of every remote command: scp, rsync and "
         "sftp break on it, and launchers take it for a host name or a number.",
+        fine="a login says nothing",
         fix="in ~/.bashrc: `case $- in *i*) ;; *) return ;; esac` before anything that prints",
         see="ssh NODE true | od -c | head",
         source="OpenSSH FAQ: sftp and scp with shells that print",
@@ -173,6 +170,7 @@ CHECKS = {
         tier="static",
         why="A checkpoint's files are read on other nodes than they were written on, and by "
         "people.",
+        fine="files that a job makes can be read by it",
         fix="`umask 022` in the shell's profile",
         see="umask",
         source="umask(2)",

@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Level, Nodes, UnansweredError, Verdict, odd_ones
+from dslaunch.preflight.check import Answers, Finding, Level, Nodes, UnansweredError
 
-Compare = Callable[[Nodes], Iterator[Verdict]]
+V = TypeVar("V", bound=Hashable)
+Compare = Callable[[Nodes], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd(Generic[V]):
+    """Nodes whose value is not the most common one."""
+
+    value: V
+    hosts: tuple[str, ...]
+    common: V
+    count: int
+    """How many nodes have the most common value."""
+
+    def as_on(self, common: str) -> str:
+        """Return what was expected of them."""
+        return f"{common}, as on {counted(self.count, 'node')}"
+
+
+def odd_ones(values: Mapping[str, V]) -> Iterator[Odd[V]]:
+    """Return whose value differs from the most common one; of equally common ones, the first."""
+    if not values:
+        return
+    groups: dict[V, list[str]] = {}
+    for host, value in values.items():
+        groups.setdefault(value, []).append(host)
+    common = max(groups, key=lambda value: len(groups[value]))
+    for value, hosts in groups.items():
+        if value != common:
+            yield Odd(value, tuple(hosts), common, len(groups[common]))
+
+
+def odd_by_name(values: Mapping[str, Mapping[str, V]]) -> Iterator[tuple[str, Odd[V | None]]]:
+    """Compare values that have a name on every node, name by name; None: a node has none."""
+    for name in dict.fromkeys(name for of in values.values() for name in of):
+        for odd in odd_ones({host: of.get(name) for host, of in values.items()}):
+            yield name, odd
 
 
 def alike(
@@ -30,27 +66,33 @@ def alike(
     that the others are well.
     """
 
-    def compare(nodes: Nodes) -> Iterator[Verdict]:
+    def compare(nodes: Nodes) -> Iterator[Finding]:
         values: dict[str, str] = {}
         for host, a in nodes.items():
             try:
                 own = value(a)
             except UnansweredError as why:
                 if whole:
-                    yield Verdict("unknown", str(why), hosts=(host,))
+                    yield Finding("unknown", str(why), hosts=(host,))
                 continue
             if own:
                 values[host] = own
-        odd: set[str] = set()
-        for own, hosts, common, count in odd_ones(values):
-            odd |= set(hosts)
-            texts = {"value": own, "common": common, "count": count}
-            texts["nodes"] = counted(count, "node")
-            severity = level(own, common) if callable(level) else level
-            yield Verdict(severity, found.format(**texts), expected.format(**texts), hosts=hosts)
-        fine = tuple(host for host in values if host not in odd)
+        fine = dict(values)
+        for odd in odd_ones(values):
+            texts: dict[str, object] = {
+                "value": odd.value,
+                "common": odd.common,
+                "count": odd.count,
+            }
+            texts["nodes"] = counted(odd.count, "node")
+            severity = level(odd.value, odd.common) if callable(level) else level
+            words = found.format(**texts)
+            yield Finding(severity, words, expected.format(**texts), hosts=odd.hosts)
+            for host in odd.hosts:
+                del fine[host]
         if whole and fine:
-            yield Verdict("pass", found.format(value=values[fine[0]]), hosts=fine)
+            common = next(iter(fine.values()))
+            yield Finding("pass", found.format(value=common), hosts=tuple(fine))
 
     return compare
 
@@ -85,14 +127,14 @@ def parts_alike(
     `untold`: nodes without an answer are named, as they are if no other check does.
     """
 
-    def compare(nodes: Nodes) -> Iterator[Verdict]:
+    def compare(nodes: Nodes) -> Iterator[Finding]:
         found: dict[str, list[Part]] = {}
         for host, a in nodes.items():
             try:
                 found[host] = parts(a)
             except UnansweredError as why:
                 if untold:
-                    yield Verdict("unknown", str(why), hosts=(host,))
+                    yield Finding("unknown", str(why), hosts=(host,))
         usual = _usual(found, lower)
         for host, of in found.items():
             odd: dict[tuple[str, Any], list[Any]] = {}
@@ -102,9 +144,9 @@ def parts_alike(
                     odd.setdefault((part.shown, common), []).append(part.name)
             for (shown, common), names in odd.items():
                 words = f"{named(names)}: {shown}"
-                yield Verdict(level, words, expected.format(usual=common), fix, hosts=(host,))
+                yield Finding(level, words, expected.format(usual=common), fix, hosts=(host,))
             if of and not odd:
-                yield Verdict("pass", fine, hosts=(host,))
+                yield Finding("pass", fine, hosts=(host,))
 
     return compare
 

@@ -1,0 +1,156 @@
+"""Checks of a node's CPUs: how many may be used, how fast they run, who uses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from statistics import median
+
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Finding,
+    Level,
+    Nodes,
+    Question,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks._machine import NVIDIA
+from dslaunch.preflight.comparison import alike
+
+ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
+
+
+def _cpu_affinity(a: Answers) -> Iterator[Finding]:
+    mine, ranks = int(a.hello["cores"]), len(a.node.slots)
+    there = cores(a["online"].get(ONLINE.argument[0], ""))
+    gpu = bool(a["nvidia"])
+    level: Level = "fail" if gpu else "info"
+    if mine < ranks:
+        yield Finding(level, f"{mine} cores for {ranks} ranks", "at least one for each")
+    elif there > 2 * mine:
+        level = "warn" if gpu else "info"
+        yield Finding(level, f"only {mine} of its {there} cores may be used", "all of them")
+
+
+CPUFREQ = "/sys/devices/system/cpu/cpu0/cpufreq/"
+FREQUENCY = Question(
+    "read",
+    [
+        CPUFREQ + name
+        for name in ("scaling_governor", "scaling_driver", "energy_performance_preference")
+    ],
+)
+OWN_DRIVERS = ("intel_pstate", "amd-pstate", "amd-pstate-epp")
+"""Drivers whose `powersave` means that the CPU itself chooses, and can be told to be thrifty."""
+
+
+def _cpu_governor(a: Answers) -> Iterator[Finding]:
+    governor, driver, preference = (a["files"].get(path, "") for path in FREQUENCY.argument)
+    if not governor:
+        yield skipped("the CPUs' speed is not chosen there")
+    elif governor == "powersave" and (driver not in OWN_DRIVERS or preference == "power"):
+        yield Finding("warn", f"the CPUs save power ({driver}: {governor})", "performance")
+    else:
+        yield passed(f"governor {governor}")
+
+
+def _governor(a: Answers) -> str:
+    return str(a["files"].get(FREQUENCY.argument[0], "none"))
+
+
+LOAD = Question("read", ["/proc/loadavg", "/sys/devices/system/cpu/online"])
+LEAST = 4.0
+
+
+def cores(text: str) -> int:
+    """How many CPUs a list such as `0-15,32` names."""
+    spans = re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text)
+    return sum(int(last or first) - int(first) + 1 for first, last in spans)
+
+
+def _load(a: Answers) -> float | None:
+    """Runnable processes per core, the less of the last and the last five minutes."""
+    if not a.has("load"):
+        return None
+    found = re.match(r"([\d.]+) ([\d.]+) ", a["load"].get("/proc/loadavg", ""))
+    count = cores(a["load"].get("/sys/devices/system/cpu/online", "")) or a.hello["cores"]
+    if not found or count < 1:
+        return None
+    try:
+        runs = min(float(found[1]), float(found[2]))
+    except ValueError:
+        return None
+    return runs / count if runs >= LEAST else 0.0
+
+
+def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
+    """Against the others: all nodes that are equally busy make no straggler."""
+    loads = {host: _load(a) for host, a in nodes.items()}
+    known = {host: load for host, load in loads.items() if load is not None}
+    for host in loads.keys() - known.keys():
+        yield Finding("unknown", "its load was not told", hosts=(host,))
+    middle = median(known.values()) if known else 0.0
+    for host, load in known.items():
+        limit = nodes[host].limits["warn"]
+        found = f"{load:.1f} runnable processes per core"
+        if load <= limit:
+            yield Finding("pass", "not busy", hosts=(host,))
+        elif len(known) > 1 and load <= 2 * middle:
+            yield Finding("info", "busy, as the other nodes are", hosts=(host,))
+        else:
+            yield Finding("warn", found, f"less than {limit:g}", hosts=(host,))
+
+
+CHECKS = {
+    "cpu.affinity": Check(
+        title="there are cores for all ranks",
+        tier="static",
+        why="A session in a cgroup or cpuset sees fewer cores than the machine has; ranks and "
+        "their data loaders then share a few, and a step takes many times as long.",
+        fine="cores for all ranks",
+        fix="SLURM: `--exclusive` or `--cpus-per-task`; docker: without `--cpuset-cpus`; systemd: "
+        "AllowedCPUs of the user's slice",
+        see="nproc; nproc --all",
+        source="sched_getaffinity(2); PyTorch DataLoader, number of workers",
+        ask=lambda scope: {"online": ONLINE, "nvidia": NVIDIA},
+        judge=_cpu_affinity,
+        compare=alike(
+            lambda a: str(a.hello["cores"]),
+            level="info",
+            found="{value} cores; {common} on {count} nodes",
+            expected="",
+        ),
+    ),
+    "cpu.governor": Check(
+        title="the CPUs run at full speed when they are needed",
+        tier="static",
+        why="Kernels are launched, and batches made, by single threads: at the lowest frequency "
+        "the GPUs wait for them.",
+        fix="`cpupower frequency-set -g performance`",
+        see=f"cat {CPUFREQ}scaling_governor",
+        source="Linux admin-guide/pm/cpufreq; facebookresearch/gcm check_processor",
+        ask=lambda scope: {"files": FREQUENCY},
+        judge=_cpu_governor,
+        compare=alike(
+            _governor,
+            level="info",
+            found="governor {value}; {common} on {count} nodes",
+            expected="",
+        ),
+    ),
+    "cpu.load": Check(
+        title="no node is busy with something else",
+        tier="static",
+        why="The slowest node sets the pace of all: data loaders and the optimizer on the CPU "
+        "wait for a core, and every rank waits for them.",
+        fix="see what runs there, and end what is left over from earlier jobs",
+        see="top -bn1 | head -20",
+        source="NHC check_ps_loadavg; facebookresearch/gcm check_processor",
+        ask=lambda scope: {"load": LOAD},
+        compare=_compare_cpu_load,
+        limits={"warn": 0.5},
+        limits_mean="runnable processes per core, where there are at least four",
+    ),
+}

@@ -1,0 +1,356 @@
+"""Checks of where a job writes: is there room, may it, does it answer, what is it on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dslaunch.launch.command import quote
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Finding,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks._machine import (
+    GIB,
+    NETWORK_TYPES,
+    is_missing,
+    mounts,
+    path_question,
+    paths,
+    space,
+)
+from dslaunch.preflight.comparison import odd_ones
+from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.preflight.unanswered import Reason
+from dslaunch.protocol.survey import Mount, PathStatus
+
+
+def _above(path: str) -> Question:
+    """The directory in which this one, that is not there yet, will be made."""
+    return Question("above", path, 5)
+
+
+def _flow_fs_free(a: Answers) -> NodeFlow:
+    missing = [path for path in paths(a.scope) if is_missing(a, path)]
+    if missing:
+        a = yield {f"above {path}": _above(path) for path in missing}
+    return _fs_free(a)
+
+
+def _fs_free(a: Answers) -> Iterator[Finding]:
+    """Of what answered; `fs.hung` and `fs.shared` say what did not."""
+    seen: set[str] = set()
+    for path in paths(a.scope):
+        question = path_question(path) if a.has(path) else _above(path)
+        found = a.found(question)
+        if found is None:
+            continue
+        mount = found["mount"]["point"] if found["mount"] else path
+        if mount in seen:
+            continue
+        seen.add(mount)
+        there = path if a.has(path) else found["path"]
+        yield from _full(path, there, found, a)
+    if not seen:
+        yield skipped("no path answered")
+
+
+def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Finding]:
+    """Per cent are not enough: 5 % of a large file server are many checkpoints."""
+    size, free = found["size"], found["free"]
+    share = 100 * free / size if size > 0 else 100.0
+    little = free < a.limits["enough"] * GIB
+    words = f"{path}: {space(free)} free of {space(size)}"
+    if size > 0 and share < a.limits["fail"] and little:
+        yield Finding("fail", words, f"{a.limits['fail']:g} %", see=f"df -h {quote(there)}")
+    elif size > 0 and share < a.limits["warn"] and little:
+        yield Finding("warn", words, f"{a.limits['warn']:g} %", see=f"df -h {quote(there)}")
+    inodes, left = found["inodes"], found["inodes_free"]
+    if inodes > 0 and left < inodes * a.limits["fail"] / 100 and left < 10_000:
+        words = f"{path}: {left} inodes left of {inodes}"
+        fix = "remove many small files: caches, __pycache__, old runs"
+        yield Finding("fail", words, f"{a.limits['fail']:g} %", fix, f"df -i {quote(there)}")
+
+
+MOUNTS = Question("read", ["/proc/self/mountinfo"])
+MOST_MOUNTS = 24
+"""Mounts that are asked of one node beside the job's own paths."""
+UNRESPONSIVE = (Reason.TIMEOUT, Reason.FILE_SERVER_GONE)
+
+
+def _network_mounts(a: Answers) -> dict[str, str]:
+    """The node's network mounts, and what they are."""
+    if not a.has("mounts"):
+        return {}
+    found = dict(mounts(a["mounts"].get(MOUNTS.argument[0], "")))
+    network = {point: kind for point, kind in found.items() if kind in NETWORK_TYPES}
+    return dict(list(network.items())[:MOST_MOUNTS])
+
+
+def _flow_fs_hung(a: Answers) -> NodeFlow:
+    network = _network_mounts(a)
+    if network:
+        a = yield {path: path_question(path) for path in network}
+    return _fs_hung(a, network)
+
+
+def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Finding]:
+    own = paths(a.scope)
+    every = dict.fromkeys([*own, *network])
+    hung = [path for path in every if a.reason(path_question(path)) in UNRESPONSIVE]
+    for path in hung:
+        level: Level = "fail" if path in own or any(_below(o, path) for o in own) else "warn"
+        error = a.why(path_question(path))
+        words = f"{path} does not answer: {error[0].lower() + error[1:]}"
+        yield Finding(level, words, "an answer at once", see=f"timeout 5 stat {quote(path)}")
+    if not hung:
+        yield passed("all network file systems answer" if network else "all paths answer")
+
+
+def _below(path: str, point: str) -> bool:
+    return path.startswith(point.rstrip("/") + "/")
+
+
+def _mount(a: Answers, path: str) -> Mount | None:
+    return a[path]["mount"] if a.has(path) else None
+
+
+def _fs_kind(a: Answers) -> Iterator[Finding]:
+    found = {path: _mount(a, path) for path in a.scope.directories}
+    told = {path: mount for path, mount in found.items() if mount}
+    if not told:
+        yield skipped("no directory of the job's answered")
+        return
+    remarks = [(path, words) for path, mount in told.items() for words in _mount_remarks(mount)]
+    for path, words in remarks:
+        yield Finding("warn", f"{path}: {words}", see=f"findmnt -T {path}")
+    if not remarks:
+        kinds = dict.fromkeys(mount["type"] for mount in told.values())
+        yield passed(f"on {', '.join(kinds)}")
+
+
+def _mount_remarks(mount: Mount) -> Iterator[str]:
+    kind, options = mount["type"], mount["options"].split(",")
+    if kind.startswith("nfs"):
+        if "soft" in options:
+            yield "NFS is mounted `soft`: what is written may be lost without an error"
+        if "nolock" in options or "local_lock=all" in options:
+            yield "NFS is mounted without locks between nodes"
+        if "proto=udp" in options:
+            yield "NFS goes over UDP, which corrupts data at high speed"
+    elif kind == "lustre" and not {"flock", "localflock"} & set(options):
+        yield "Lustre is mounted without `flock`: locks of caches fail"
+
+
+def _compare_fs_kind(nodes: Nodes) -> Iterator[Finding]:
+    scope = next(iter(nodes.values())).scope
+    for path in scope.directories:
+        kinds = {h: mount["type"] for h, a in nodes.items() if (mount := _mount(a, path))}
+        for odd in odd_ones(kinds):
+            words = f"{path} is on {odd.value}; on {odd.common} on {odd.count} nodes"
+            yield Finding("info", words, hosts=odd.hosts)
+
+
+_N = r"(\d{1,18})"
+QUOTA_PRESENT = Question("present", ["quota"])
+QUOTA = Question("run", {"argv": ["quota", "-w", "-p"]}, 8)
+
+
+def _flow_fs_quota(a: Answers) -> NodeFlow:
+    if "quota" not in a["present"]:
+        return [skipped("no program there tells quotas")]
+    a = yield {"quota": QUOTA}
+    return _fs_quota(a)
+
+
+def _fs_quota(a: Answers) -> Iterator[Finding]:
+    for place, used, limit in usage(a.value(QUOTA)["out"]):
+        share = 100 * used / limit
+        if share > a.limits["warn"]:
+            level: Level = "fail" if share >= 100 else "warn"
+            words = f"{share:.0f} % of the quota on {place} used"
+            yield Finding(level, words, f"less than {a.limits['warn']:g} %")
+
+
+def usage(text: str) -> Iterator[tuple[str, int, int]]:
+    """Place, used and allowed, in blocks of 1 KiB and in files; a star marks what is exceeded."""
+    for line in text.splitlines():
+        found = re.match(rf"\s*(\S+)\s+{_N}\*?\s+{_N}\s+{_N}\s+\S+\s+{_N}\*?\s+{_N}\s+{_N}", line)
+        if not found or (not found[1].startswith(("/", ".")) and ":" not in found[1]):
+            continue
+        blocks, soft, hard, files, few, many = (int(found[n]) for n in range(2, 8))
+        if hard or soft:
+            yield found[1], blocks, hard or soft
+        if many or few:
+            yield f"{found[1]} (files)", files, many or few
+
+
+def _fs_writable(a: Answers) -> Iterator[Finding]:
+    """Of places beside the job's directories, which `fs.shared` writes into."""
+    asked = False
+    for path, what in paths(a.scope).items():
+        if path in a.scope.directories or not a.has(path):
+            missing = path in a.asked and is_missing(a, path)
+            # below the home a job can make it; elsewhere something is not mounted
+            if missing and path == a.scope.cluster.storage.node_local and path.startswith("/"):
+                yield Finding("fail", f"{path} ({what}) is not there", "a directory")
+            continue
+        asked = True
+        found = a[path]
+        options = (found["mount"] or {}).get("options", "").split(",")
+        read_only = "ro" in options
+        if not found["writable"] or read_only:
+            words = f"{path} ({what}) is {'read-only' if read_only else 'not ours to write'}"
+            yield Finding("fail", words, "writable", see=f"touch {path}/x; findmnt -T {path}")
+    if not asked:
+        yield skipped("no path answered")
+
+
+NEED = "zero-infinity"
+ROTATES = Question("read", ["/sys/block/*/queue/rotational"])
+NO_DISK = ("tmpfs", "ramfs", "overlay", "squashfs", "devtmpfs")
+
+
+def _write(path: str) -> Question:
+    return Question("write", {"path": path, "direct": True}, 15)
+
+
+def _ask_nvme_path(scope: Scope) -> Asked:
+    path = scope.cluster.storage.node_local
+    if not path:
+        return {}
+    asked = {"path": path_question(path), "disks": ROTATES}
+    return {**asked, "write": _write(path)} if NEED in scope.purposes else asked
+
+
+def _nvme_path(a: Answers) -> Iterator[Finding]:
+    path = a.scope.cluster.storage.node_local
+    need = NEED in a.scope.purposes
+    level: Level = "fail" if need else "info"
+    if not path:
+        why = "the cluster file names no `storage.node_local`"
+        yield Finding("fail", why, "a directory on an NVMe disk") if need else skipped(why)
+        return
+    if not need and is_missing(a, path):
+        yield skipped(f"{path} is not there yet")
+        return
+    found = a["path"]
+    trouble = _unfit_disk(path, found, a)
+    if trouble:
+        yield Finding(level, trouble, "a directory on the node's own NVMe disk")
+        return
+    if need:
+        error = a.why(_write(path))
+        if error:
+            words = f"{path}: writing past the page cache: {error[0].lower() + error[1:]}"
+            yield Finding("fail", words, "O_DIRECT")
+            return
+    yield passed(
+        f"{path} is on the node's own {found['mount']['type'] if found['mount'] else 'disk'}"
+    )
+
+
+def _unfit_disk(path: str, found: PathStatus, a: Answers) -> str:
+    mount = found["mount"]
+    kind, source = (mount["type"], mount["source"]) if mount else ("", "")
+    if kind in NETWORK_TYPES or kind.startswith("fuse."):
+        return f"{path} is on {kind}, which the nodes share"
+    if kind in NO_DISK:
+        return f"{path} is on {kind}, not on a disk"
+    name = source.rsplit("/", 1)[-1]
+    for file, text in a["disks"].items():
+        disk = file.split("/")[3]
+        if text.strip() == "1" and source.startswith("/dev/") and name.rstrip("0123456789") == disk:
+            return f"{path} is on {disk}, a disk that rotates"
+    return ""
+
+
+CHECKS = {
+    "fs.free": Check(
+        title="there is room where a job writes",
+        tier="gate",
+        why="A checkpoint is written after hours, by all ranks at once; on a full disk it is cut "
+        "short, and the one before may be gone already.",
+        fine="there is room where a job writes",
+        fix="remove old checkpoints and caches, or set `storage.checkpoints` to a larger place",
+        see="df -h . ~ /tmp; df -i .",
+        source="statvfs(3); OPT-175B logbook (metaseq); imbue cluster-health check_disk",
+        ask=lambda scope: {path: path_question(path) for path in paths(scope)},
+        flow=each(_flow_fs_free),
+        limits={"fail": 5, "warn": 12, "enough": 100},
+        limits_mean="per cent that must be free, and should be; GiB free that are always enough",
+    ),
+    "fs.hung": Check(
+        title="every file system answers",
+        tier="gate",
+        why="A process that touches a file system whose server is gone waits for ever and cannot "
+        "be killed: a rank, a login, even `df`.",
+        fix="`umount -f -l PATH` and mount it again, or boot the node; leave it out until then",
+        see="timeout 5 stat PATH; dmesg | grep -i nfs",
+        source="nfs(5), hard; nvidia-resiliency-ext, storage health check",
+        ask=lambda scope: {
+            **{path: path_question(path) for path in paths(scope)},
+            "mounts": MOUNTS,
+        },
+        flow=each(_flow_fs_hung),
+    ),
+    "fs.kind": Check(
+        title="the job's directories keep what is written",
+        tier="static",
+        why="Checkpoints are written by all nodes at once. A `soft` mount gives up in a storm and "
+        "loses blocks; without locks two nodes build the same kernel, or none does.",
+        fix="NFS: `hard,proto=tcp,vers=4.2`; Lustre: `flock`",
+        see="findmnt -T .",
+        source="nfs(5), soft and nolock; mount.lustre(8), flock",
+        ask=lambda scope: {path: path_question(path) for path in scope.directories},
+        judge=_fs_kind,
+        compare=_compare_fs_kind,
+    ),
+    "fs.quota": Check(
+        title="the user's quota leaves room",
+        tier="static",
+        why="A quota ends a checkpoint as a full disk does, while `df` shows room.",
+        fine="no quota is near its end",
+        fix="remove old checkpoints, or ask for more",
+        see="quota -w; lfs quota -h -u $USER PATH",
+        source="quota(1)",
+        ask=lambda scope: {"present": QUOTA_PRESENT},
+        flow=each(_flow_fs_quota),
+        limits={"warn": 90},
+        limits_mean="per cent of the quota above which it warns",
+    ),
+    "fs.writable": Check(
+        title="home, /tmp and node-local storage can be written",
+        tier="static",
+        why="Caches of compiled kernels, tokenizers and data go there. A disk with errors is "
+        "mounted read-only by the kernel, and nobody is told.",
+        fine="home, /tmp and node-local storage can be written",
+        fix="see `dmesg` for errors of the disk; `mount -o remount,rw` when it is sound",
+        see="findmnt -T ~ -T /tmp",
+        source="access(2); ext4(5), errors=remount-ro",
+        ask=lambda scope: {
+            path: path_question(path) for path in paths(scope) if path not in scope.directories
+        },
+        judge=_fs_writable,
+    ),
+    "nvme.path": Check(
+        title="node-local storage is fit for ZeRO-Infinity",
+        tier="static",
+        why="Parameters and optimizer states go to it and back at every step. DeepSpeed opens its "
+        "files with O_DIRECT, which tmpfs and some overlays refuse; on NFS all nodes write into "
+        "one server.",
+        fix="set `storage.node_local` to a directory on ext4 or xfs of an NVMe disk",
+        see="findmnt -T PATH; lsblk -d -o NAME,ROTA,TRAN",
+        source="DeepSpeed 0.19 csrc/aio/common/deepspeed_aio_common.cpp (O_DIRECT)",
+        ask=_ask_nvme_path,
+        judge=_nvme_path,
+    ),
+}

@@ -1,0 +1,379 @@
+"""Checks of a node's GPUs as a whole: driver, number, kind, errors, and who uses them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dslaunch.launch.devices import NAMES
+from dslaunch.plural import counted
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Finding,
+    Level,
+    Nodes,
+    Question,
+    UnansweredError,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks import _accelerators as accelerators
+from dslaunch.preflight.checks import _infiniband as infiniband
+from dslaunch.preflight.checks import _kernel as kernel
+from dslaunch.preflight.checks import _nvidia as nvidia
+from dslaunch.preflight.checks import _wiring as wiring
+from dslaunch.preflight.comparison import odd_ones
+
+
+def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
+    if nvidia.driver(a) is nvidia.Driver.ABSENT:
+        yield skipped(nvidia.Driver.ABSENT.value)
+    elif wrong := nvidia.trouble(a):
+        yield wrong
+
+
+def _mig_devices(a: Answers) -> int | None:
+    """How many devices ranks can have on a node with MIG; None: it has none."""
+    from dslaunch.topology.inventory import gpu_list
+
+    cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
+    if not any(cut):
+        return None
+    devices = gpu_list(a.value(nvidia.LIST)["out"])
+    return cut.count(False) + sum(gpu.mig for gpu in devices.values())
+
+
+def _gpu_count(a: Answers) -> Iterator[Finding]:
+    slots, bus, gpus = len(a.node.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
+    parts = _mig_devices(a)
+    there, what = gpus, "GPU" if gpus == 1 else "GPUs"
+    if parts is not None:
+        there, what, bus = parts, "MIG devices and GPUs", 0
+    if parts is not None and there < slots <= gpus:
+        yield skipped("gpu.mig tells of it")
+    elif there < slots:
+        on_bus = f", {bus} on the PCI bus" if bus else ""
+        yield Finding("fail", f"{there} {what} for {slots} slots{on_bus}", f"{slots} GPUs")
+    elif there < bus:
+        found = f"the driver shows {there} of {bus} GPUs on the PCI bus"
+        yield Finding("warn", found, "all of them")
+    elif there > slots:
+        fix = f"set `slots: {there}` in the cluster file, if all are to be used"
+        yield Finding("warn", f"{there} {what} for {slots} slots", f"{slots} GPUs", fix)
+    else:
+        yield passed(f"{there} {what}")
+
+
+def _compare_gpu_count(nodes: Nodes) -> Iterator[Finding]:
+    """A node without any GPU among nodes that have some."""
+    without = tuple(h for h, a in nodes.items() if nvidia.driver(a) is nvidia.Driver.ABSENT)
+    if without and nvidia.up(nodes):
+        hosts = tuple(host for host in without if nodes[host].has("pci"))
+        if hosts:
+            found = nvidia.Driver.ABSENT.value
+            yield Finding("fail", found, "GPUs as the other nodes have", hosts=hosts)
+
+
+def _models(a: Answers) -> tuple[tuple[str, ...], dict[int, str]]:
+    """Models with their memory, and the GPUs' firmware.
+
+    Memory differs by some MiB from driver to driver: it is compared in steps.
+    """
+    gpus = nvidia.gpus(a)
+    kinds = {(gpu.text("name") or "GPU", _memory(gpu)) for gpu in gpus}
+    models = tuple(f"{name}{memory}" for name, memory in sorted(kinds))
+    return models, {gpu.index: gpu.text("vbios_version") or "none" for gpu in gpus}
+
+
+def _memory(gpu: nvidia.Gpu) -> str:
+    total = gpu.number("memory.total")
+    return f", {round(total / 4096) * 4} GiB" if total else ""
+
+
+def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
+    found, untold = nvidia.each_node(nodes, _models)
+    yield from untold
+    bad: set[str] = set()
+    for host, (models, _) in found.items():
+        if len(models) > 1:
+            bad.add(host)
+            words = f"GPUs of several kinds: {' and '.join(models)}"
+            yield Finding("fail", words, "one kind", hosts=(host,))
+    kinds = {host: models[0] for host, (models, _) in found.items() if host not in bad}
+    for odd in odd_ones(kinds):
+        bad |= {*odd.hosts}
+        yield Finding("fail", odd.value, odd.common, hosts=odd.hosts)
+    good = {host: versions for host, (_, versions) in found.items() if host not in bad}
+    yield from _firmware(good)
+
+
+def _firmware(found: dict[str, dict[int, str]]) -> Iterator[Finding]:
+    every = Counter(version for versions in found.values() for version in versions.values())
+    if not every:
+        return
+    common = every.most_common(1)[0][0]
+    for host, versions in found.items():
+        odd = {index: version for index, version in versions.items() if version != common}
+        if odd:
+            words = f"GPU {nvidia.listed(odd)}: VBIOS {', '.join(sorted({*odd.values()}))}"
+            yield Finding("warn", words, f"{common} as most", _FLASH, hosts=(host,))
+        else:
+            yield Finding("pass", "GPUs of one kind", hosts=(host,))
+
+
+_FLASH = "update the GPUs' firmware so that all have the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that holds memory of a GPU."""
+
+    gpu: str
+    pid: int
+    uid: int | None
+    """None: it is gone, or in another container."""
+    user: str
+
+
+_PROCESS = re.compile(r"^(GPU-\S+), (\d{1,10}), (\d{0,10}),([^,]*), .*$")
+
+
+def processes(text: str) -> list[Process]:
+    """Read the lines of the question."""
+    found = [match for line in text.splitlines() if (match := _PROCESS.match(line))]
+    return [Process(m[1], int(m[2]), int(m[3]) if m[3] else None, m[4].strip()) for m in found]
+
+
+def _gpu_leftover(a: Answers) -> Iterator[Finding]:
+    answer = a.value(nvidia.APPS)
+    if answer["code"]:
+        raise UnansweredError(f"nvidia-smi ended with {answer['code']}")
+    everybody = processes(answer["out"])
+    alive = [process for process in everybody if process.uid is not None]
+    me = a.hello.get("uid")
+    others = Counter(p.user or str(p.uid) for p in alive if p.uid != me)
+    if others:
+        words = ", ".join(
+            f"{counted(times, 'process', 'processes')} of {user}" for user, times in others.items()
+        )
+        yield Finding("fail", f"{words} on the GPUs", "nobody uses them")
+    mine = [p.pid for p in alive if p.uid == me]
+    if mine:
+        # numbers that another run of the same program would not have belong to what is to be done
+        pids = " ".join(map(str, mine[:8]))
+        count = counted(len(mine), "own process", "own processes")
+        yield Finding("warn", f"{count} on the GPUs", "none", f"wait, or end it: `kill {pids}`")
+    held = _memory_held(a, {process.gpu for process in everybody})
+    if held:
+        words = f"GPU {nvidia.listed(held)}: memory in use by no process that is to be seen"
+        yield Finding("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
+
+
+def _memory_held(a: Answers, known: set[str]) -> list[int]:
+    """GPUs whose memory is in use though they have no process; those with a display always are."""
+    found = []
+    for gpu in nvidia.gpus(a):
+        used, total = gpu.number("memory.used") or 0, gpu.number("memory.total") or 0
+        shows = gpu.on("display_active") or gpu.on("mig.mode.current")
+        most = max(a.limits["mebibytes"], total * a.limits["per cent"] / 100)
+        if used > most and not shows and gpu.text("uuid") not in known:
+            found.append(gpu.index)
+    return found
+
+
+XIDS_TOLD = 16
+HARDWARE = frozenset((48, 56, 57, 58, 62, 63, 64, 68, 69, 73, 74, 79, 80, 81, 92, 94, 95, 119, 120))
+"""That Imbue's and Azure's health checks agree on, and contained and uncontained memory errors."""
+RECOVERY = 154
+"""It tells that the driver wants a reset or reboot."""
+XIDS = {
+    48: "double-bit memory error",
+    62: "internal controller halt",
+    63: "row remapped or page retired",
+    64: "row could not be remapped",
+    74: "NVLink error",
+    79: "fell off the bus",
+    92: "many single-bit memory errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP timeout",
+    120: "GSP error",
+    RECOVERY: "recovery wanted",
+}
+"""In NVIDIA's words, cut short (Xid catalogue)."""
+_XID = re.compile(
+    r"^(?:\[\s*(?P<time>\d+\.\d+)\])?.*"
+    r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]{1,32})\): (?P<xid>\d{1,4})\b",
+    re.MULTILINE,
+)
+
+
+def xid_errors(text: str, hours: float) -> Counter[tuple[int, str]]:
+    """Xids with the GPU's bus address, and how often; a line whose time cannot be told counts."""
+    since = kernel.since(text, hours)
+    return Counter(
+        (int(m["xid"]), m["bus"])
+        for m in _XID.finditer(text)
+        if m["time"] is None or float(m["time"]) >= since
+    )
+
+
+def _gpu_xid(a: Answers) -> Iterator[Finding]:
+    found = xid_errors(kernel.log(a), a.limits["hours"])
+    levels: dict[Level, list[str]] = {}
+    for (xid, bus), times in found.items():
+        words = f"Xid {xid}{f' ({XIDS[xid]})' if xid in XIDS else ''} on {bus}"
+        level: Level = "fail" if xid in HARDWARE or xid == RECOVERY else "info"
+        levels.setdefault(level, []).append(words + (f" {times} times" if times > 1 else ""))
+    for level, words_of in levels.items():
+        more = f"; and {len(words_of) - XIDS_TOLD} more" if len(words_of) > XIDS_TOLD else ""
+        yield Finding(level, "; ".join(words_of[:XIDS_TOLD]) + more, "no hardware errors")
+    if "fail" not in levels:
+        yield passed("no hardware errors in the kernel's log")
+
+
+MODULES = Question("read", ["/sys/module/nvidia_peermem/*", "/sys/module/nv_peer_mem/*"])
+DMABUF = (5, 12)
+"""The Linux that lets RDMA devices use another device's memory."""
+
+
+def _gpu_peermem(a: Answers) -> Iterator[Finding]:
+    if not infiniband.in_use(a):
+        yield skipped("no InfiniBand or RoCE")
+    elif a["modules"]:
+        yield passed("nvidia-peermem is loaded")
+    elif _dmabuf(a):
+        yield passed("the open driver and this kernel share memory by dma-buf")
+    else:
+        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
+
+
+def _dmabuf(a: Answers) -> bool:
+    """Only the open kernel modules give GPU memory out as dma-buf."""
+    kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
+    return new and "Open Kernel" in " ".join(a["driver"].values())
+
+
+CHECKED = {
+    "amd": "checked are number, access, driver, memory errors, temperature, and XGMI links; not "
+    "checked are power limits, clocks, PCIe links, and other processes",
+    "intel": "only the device files are checked, not the driver's version, memory errors, "
+    "temperature, or Xe Link",
+    "ascend": "only the number is checked, not the driver's version, health, memory errors, "
+    "temperature, or HCCS links",
+}
+_NUMBER_ALONE = "only the number of device files is checked"
+
+
+def _gpu_vendors(a: Answers) -> Iterator[Finding]:
+    others = [vendor for vendor in a["accelerators"] if vendor != "nvidia"]
+    for vendor in others:
+        if vendor != "amd":  # rocm.count tells of these
+            yield from (v for v in accelerators.count(a, vendor) if v.level != "pass")
+        devices = a["accelerators"][vendor]["devices"]
+        if devices:
+            what = CHECKED.get(vendor, _NUMBER_ALONE)
+            yield Finding("info", f"{counted(devices, NAMES[vendor])}: {what}")
+    if not others:
+        yield skipped("no accelerator of another vendor than NVIDIA")
+
+
+CHECKS = {
+    "gpu.driver-up": Check(
+        title="the NVIDIA driver answers",
+        tier="gate",
+        why="Without the driver nothing runs. A driver that was updated under a running kernel, a "
+        "GPU that fell off the bus or a hung nvidia-smi each stop all ranks of the node, and with "
+        "them the training.",
+        fine="nvidia-smi answers",
+        fix="see `dmesg | grep -i nvrm`, then reboot the node",
+        see="nvidia-smi",
+        source="nvidia-smi(1), return value; AzureHPC health checks (20 s)",
+        ask=nvidia.ask,
+        flow=nvidia.asking(),
+        judge=_gpu_driver_up,
+    ),
+    "gpu.count": Check(
+        title="a node has as many GPUs as slots",
+        tier="gate",
+        why="A rank whose GPU is not there fails at once, or takes the GPU of another and both "
+        "run out of memory. GPUs are what fails most: 59 % of the unexpected interruptions of "
+        "Llama 3 405B.",
+        fix="see `dmesg | grep -i -e nvrm -e xid`; reseat or power-cycle; correct `slots:` if "
+        "that is what the node has",
+        see="nvidia-smi -L; lspci -d 10de:",
+        source="The Llama 3 Herd of Models, 2024, table 5; leptonai/gpud, facebookresearch/gcm",
+        ask=nvidia.ask,
+        flow=nvidia.where_up(_gpu_count, list=nvidia.LIST),
+        compare=_compare_gpu_count,
+    ),
+    "gpu.uniform": Check(
+        title="all GPUs are of one kind",
+        tier="static",
+        why="The slowest GPU sets the pace of all, and the smallest memory decides what fits: a "
+        "node with other GPUs runs out of memory, or holds the others up.",
+        fix="put nodes of one kind into a job: `--label`, `--exclude`",
+        see="nvidia-smi --query-gpu=name,memory.total,vbios_version --format=csv",
+        source="imbue-ai/cluster-health; GoogleCloudPlatform/cluster-health-scanner",
+        ask=nvidia.ask,
+        flow=nvidia.asking(),
+        compare=_compare_gpu_uniform,
+    ),
+    "gpu.leftover": Check(
+        title="nobody uses the GPUs",
+        tier="static",
+        why="What is left of an earlier job, or another user's, takes memory and time of the GPU: "
+        "the training runs out of memory at its first step, or one node holds up all.",
+        fine="nobody uses the GPUs",
+        fix="ask its owner, or choose other nodes; end a process by its number only",
+        see="nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
+        source="facebookresearch/gcm; imbue-ai/cluster-health",
+        ask=nvidia.ask,
+        flow=nvidia.where_up(_gpu_leftover, apps=nvidia.APPS),
+        limits={"mebibytes": 64, "per cent": 1},
+        limits_mean="memory in use without a process, in MiB and in per cent, above which it "
+        "warns; the greater counts",
+    ),
+    "gpu.xid": Check(
+        title="the driver has logged no hardware errors",
+        tier="static",
+        why="The driver logs an Xid when a GPU, its memory or its links fail, often hours before "
+        "a job is hit. Xids of a program's own mistakes (13, 31, 43, 45) are only told.",
+        fix="see NVIDIA's Xid catalogue for the number; most want a reset of the GPU or a reboot, "
+        "79 a power cycle",
+        see="sudo dmesg -T | grep -i xid",
+        source="NVIDIA Xid catalogue; imbue-ai/cluster-health, AzureHPC health checks (2 hours)",
+        ask=nvidia.ask,
+        flow=nvidia.where_up(_gpu_xid, kernel=kernel.LOG),
+        limits={"hours": 2},
+        limits_mean="hours back that are looked at",
+    ),
+    "gpu.peermem": Check(
+        title="network cards can reach GPU memory",
+        tier="static",
+        why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
+        "is 2 to 4 times slower.",
+        fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "
+        "driver on Linux 5.12 or newer",
+        see="lsmod | grep -e peermem -e peer_mem",
+        source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
+        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
+        flow=nvidia.where_up(_gpu_peermem),
+    ),
+    "gpu.vendors": Check(
+        title="accelerators that are not NVIDIA's, and what is checked of them",
+        tier="gate",
+        why="Most checks of GPUs ask NVIDIA's tools. A node with other accelerators passes those "
+        "that do not apply, which says nothing about its own devices.",
+        fix="run the vendor's own diagnosis for the rest: `rocm-smi`, `xpu-smi diag`, `npu-smi "
+        "info`",
+        see="ls -l /dev/kfd /dev/dri /dev/davinci* /dev/accel",
+        source="Linux, drivers/gpu/drm/amd/amdkfd; ascend-docker-runtime; habanalabs; AWS Neuron",
+        ask=accelerators.ask,
+        judge=_gpu_vendors,
+    ),
+}

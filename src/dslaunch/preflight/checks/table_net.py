@@ -1,0 +1,256 @@
+"""Checks of a node's network: interface, speed, ports, firewall."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from dslaunch.preflight.check import (
+    Answers,
+    Check,
+    Finding,
+    Level,
+    Question,
+    Scope,
+    passed,
+    skipped,
+)
+from dslaunch.preflight.checks._machine import (
+    INFINIBAND,
+    INTERFACES,
+    NVIDIA,
+    own_interface,
+    resolve,
+)
+from dslaunch.preflight.checks.net_mesh import VIRTUAL, address
+from dslaunch.preflight.comparison import alike
+from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.protocol.survey import Ran
+
+UFW = "/etc/ufw/ufw.conf"
+UFW_FILES = Question("read", [UFW])
+FIREWALLD = Question("present", ["/run/firewalld", "/run/firewalld.pid", "firewall-cmd"])
+STATE = Question("run", {"argv": ["firewall-cmd", "--state"]}, 5)
+
+
+def _flow_net_firewall(a: Answers) -> NodeFlow:
+    firewalld = a["firewalld"]
+    running = False
+    if "firewall-cmd" in firewalld and len(firewalld) > 1:
+        a = yield {"state": STATE}
+        running = a.value(STATE)["out"].strip() == "running"
+    ufw = "ENABLED=yes" in a["files"].get(UFW, "").replace('"', "")
+    if ufw or running:
+        name = "ufw" if ufw else "firewalld"
+        return [Finding("info", f"{name} is on; see net.mesh for what it blocks")]
+    return []
+
+
+ROUTES = Question("read", ["/proc/net/route"])
+
+
+def _net_interface(a: Answers) -> Iterator[Finding]:
+    if a.scope.cluster.transport == "local":
+        yield skipped("emulated nodes are one machine")
+        return
+    mine, own = address(a), own_interface(a)
+    if mine is None:
+        words = "it has no address that other nodes could dial"
+        yield Finding(
+            "fail" if len(a.scope.nodes) > 1 else "info", words, "an interface that is up"
+        )
+        return
+    if own is None:
+        words = "its address is on none of its interfaces"
+        yield Finding("warn", words, "an address of its own: NCCL and gloo tell others theirs")
+    elif own["name"].startswith(VIRTUAL):
+        yield Finding("warn", f"its address is on {own['name']}", "a real interface")
+    elif not own["up"]:
+        yield Finding("fail", f"{own['name']} is down", "up")
+    elif _link_local(mine):
+        yield Finding("warn", f"its address on {own['name']} is link-local", "one that is routed")
+    else:
+        yield passed(f"its address is on {own['name']}")
+    outward = _default_route(a["routes"].get(ROUTES.argument[0], ""))
+    if outward.startswith(VIRTUAL):
+        yield Finding("warn", f"the default route leads to {outward}", "a real interface")
+
+
+def _default_route(text: str) -> str:
+    """The interface of the default route with the least metric; proc(5), /proc/net/route."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    found = [
+        (int(r[6]), r[0])
+        for r in rows
+        if len(r) > 7 and r[1] == r[7] == "00000000" and re.fullmatch("[0-9]{1,9}", r[6])
+    ]
+    return min(found, default=(0, ""))[1]
+
+
+def _link_local(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_link_local
+    except ValueError:
+        return False
+
+
+def _interface_name(a: Answers) -> str | None:
+    own = own_interface(a)
+    return own["name"] if own is not None else None
+
+
+USUAL = 29500
+"""What torchrun and DeepSpeed take when nobody says (torch 2.13, DeepSpeed 0.19)."""
+
+
+def _port(scope: Scope) -> int:
+    return scope.cluster.network.master_port or USUAL
+
+
+def _listen(scope: Scope) -> Question:
+    return Question("listen", {"ports": [_port(scope)], "token": scope.token})
+
+
+def _owner(scope: Scope) -> Question:
+    return Question("run", {"argv": ["ss", "-Hltnp", f"sport = :{_port(scope)}"]}, 5)
+
+
+def _flow_net_port(a: Answers) -> NodeFlow:
+    """Of the first node, where the meeting place will be."""
+    if a.scope.nodes[0].host != a.host:
+        return []
+    port = _port(a.scope)
+    if a["listen"]["port"] is not None:
+        return [passed(f"port {port} is free")]
+    question = _owner(a.scope)
+    a = yield {"owner": question}
+    words = f"port {port} is in use{_owner_named(a.found(question))}"
+    if a.scope.cluster.network.master_port:
+        return [Finding("fail", words, "a free port")]
+    return [Finding("info", f"{words}; dslaunch will take another one")]
+
+
+def _owner_named(answer: Ran | None) -> str:
+    found = re.search(r'\("([^"]{1,40})",pid=\d{1,10}', answer["out"] if answer else "")
+    return f" by {found[1]}" if found else ""
+
+
+RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
+PORT_FILES = Question("read", [RANGE, RESERVED])
+
+
+def _net_port_range(a: Answers) -> Iterator[Finding]:
+    found = re.fullmatch(r"(\d{1,5})\s+(\d{1,5})", a["files"].get(RANGE, "").strip())
+    if not found:
+        yield Finding("unknown", "the kernel does not tell its port range")
+        return
+    low, high = int(found[1]), int(found[2])
+    port = a.scope.cluster.network.master_port or USUAL
+    reserved = re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", a["files"].get(RESERVED, ""))
+    kept = any(int(first) <= port <= int(last or first) for first, last in reserved)
+    if high - low + 1 < a.limits["warn"]:
+        words = f"only ports {low} to {high} for connections"
+        yield Finding(
+            "warn",
+            words,
+            f"{a.limits['warn']:g}",
+            "`sysctl -w net.ipv4.ip_local_port_range='32768 60999'`",
+        )
+    if low <= port <= high and not kept:
+        yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
+
+
+def _net_speed(a: Answers) -> Iterator[Finding]:
+    own = own_interface(a)
+    speed = own["speed"] if own else None
+    if own is None or not speed:
+        yield skipped("the driver does not tell its speed")
+        return
+    words = f"{own['name']}: {speed / 1000:g} Gbit/s"
+    slow = len(a.scope.nodes) > 1 and bool(a["nvidia"]) and not a["infiniband"]
+    level: Level = "warn" if speed / 1000 <= a.limits["warn"] else "info"
+    if slow and speed / 1000 <= a.limits["info"]:
+        yield Finding(level, f"{words} and no InfiniBand", f"more than {a.limits['info']:g} Gbit/s")
+    else:
+        yield passed(words)
+
+
+def _speed(a: Answers) -> str | None:
+    own = own_interface(a)
+    return f"{own['speed'] / 1000:g} Gbit/s" if own and own["speed"] else None
+
+
+CHECKS = {
+    "net.firewall": Check(
+        title="no firewall service is on",
+        tier="static",
+        why="It explains connections that do not pass, which `net.mesh` finds.",
+        fine="neither ufw nor firewalld is on",
+        fix="allow all TCP between the nodes",
+        see="ufw status; firewall-cmd --list-all",
+        source="ufw(8); firewall-cmd(1)",
+        ask=lambda scope: {"files": UFW_FILES, "firewalld": FIREWALLD},
+        flow=each(_flow_net_firewall),
+    ),
+    "net.interface": Check(
+        title="the nodes' addresses are on real interfaces, called alike",
+        tier="static",
+        why="NCCL and gloo choose an interface by its name. One variable for all nodes does not "
+        "fit where names differ; docker0 and virbr0 have the same address on every node, and lead "
+        "nowhere.",
+        fix="let the node's name lead to its real address; where names differ, dslaunch sets "
+        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME for each node; other launchers do not",
+        see="ip -br addr; ip route",
+        source="NCCL documentation, NCCL_SOCKET_IFNAME; PyTorch, GLOO_SOCKET_IFNAME",
+        ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope), "routes": ROUTES},
+        judge=_net_interface,
+        compare=alike(_interface_name, found="its interface is {value}"),
+    ),
+    "net.port": Check(
+        title="the port where ranks meet is free",
+        tier="static",
+        why="The first rank's store cannot listen (EADDRINUSE), or worse, the others meet a "
+        "training that is not theirs.",
+        fix="set `network.master_port` to another one, or leave it out and dslaunch finds one",
+        see="ss -ltnp",
+        source="microsoft/DeepSpeed#1923; torch 2.13 distributed/run.py",
+        ask=lambda scope: {"listen": _listen(scope)},
+        flow=each(_flow_net_port),
+    ),
+    "net.port-range": Check(
+        title="there are ports for all connections",
+        tier="static",
+        why="NCCL and gloo open connections from ports of the kernel's range. If the meeting "
+        "place's port is in it, now and then a connection has it when a training starts.",
+        fine="enough ports for connections",
+        fix="`sysctl -w net.ipv4.ip_local_reserved_ports=PORT`, or a port below 32768",
+        see="sysctl net.ipv4.ip_local_port_range net.ipv4.ip_local_reserved_ports",
+        source="Linux networking/ip-sysctl, ip_local_port_range",
+        ask=lambda scope: {"files": PORT_FILES},
+        judge=_net_port_range,
+        limits={"warn": 10000},
+        limits_mean="ports that should be there",
+    ),
+    "net.speed": Check(
+        title="the network is as fast as on the other nodes, and fast enough for GPUs",
+        tier="static",
+        why="All ranks wait for the slowest link. ZeRO-3 moves all parameters twice in a step: at "
+        "1 Gbit/s a model of a billion parameters takes half a minute for each.",
+        fix="see the cable, the switch's port and `ethtool`; where the network is slow, ZeRO-1 "
+        "and gradient accumulation rather than ZeRO-3",
+        see="ethtool INTERFACE | grep Speed",
+        source="DeepSpeed, ZeRO-3 communication volume (arXiv 1910.02054); NHC check_hw_eth",
+        ask=lambda scope: {
+            "interfaces": INTERFACES,
+            "resolve": resolve(scope),
+            "nvidia": NVIDIA,
+            "infiniband": INFINIBAND,
+        },
+        judge=_net_speed,
+        compare=alike(_speed),
+        limits={"warn": 1, "info": 10},
+        limits_mean="Gbit/s up to which nodes with GPUs and no InfiniBand are warned of, and told",
+    ),
+}

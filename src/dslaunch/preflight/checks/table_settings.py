@@ -1,0 +1,248 @@
+"""Checks of settings that a node has by itself: variables, files, locks, code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from dslaunch.launch.command import quote
+from dslaunch.preflight.check import (
+    Answers,
+    Asked,
+    Check,
+    Finding,
+    Level,
+    Nodes,
+    Question,
+    Scope,
+)
+from dslaunch.preflight.comparison import odd_by_name
+from dslaunch.preflight.flow import NodeFlow, each
+from dslaunch.topology import nccl
+
+OBEYED = ("NCCL_*", "GLOO_*", "TP_SOCKET_IFNAME", "TORCH_NCCL_*", "UCX_NET_DEVICES")
+LAUNCHER = (
+    "CUDA_VISIBLE_DEVICES",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "CUDA_LAUNCH_BLOCKING",
+)
+VARIABLES = Question("environment", [*OBEYED, *LAUNCHER])
+ALLOWED = ("0", "")
+"""Values that switch nothing on."""
+
+
+def _sw_environment(a: Answers) -> Iterator[Finding]:
+    found: dict[str, str] = a["variables"]
+    for name in LAUNCHER:
+        if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
+            yield Finding("warn", f"{name}={found[name][:60]} is set at login", "not set")
+    theirs = {name: value for name, value in found.items() if name not in LAUNCHER}
+    remarks = {r.path: r for r in nccl.check(theirs, "the login's environment")}
+    for remark in remarks.values():
+        level: Level = "info" if remark.level == "info" else "warn"
+        yield Finding(level, remark.message[:160], fix=remark.fix or "")
+    silent = [f"{name}={value[:60]}" for name, value in theirs.items() if name not in remarks]
+    if silent:
+        yield Finding("info", f"set at login: {', '.join(silent)}"[:200])
+
+
+def _compare_sw_environment(nodes: Nodes) -> Iterator[Finding]:
+    """The same everywhere, or a variable holds for some ranks only."""
+    said = {
+        host: {name: value for name, value in a["variables"].items() if name not in LAUNCHER}
+        for host, a in nodes.items()
+        if a.has("variables")
+    }
+    for name, odd in odd_by_name(said):
+        words = f"{name}={odd.value[:60]}" if odd.value else f"{name} is not set"
+        expected = odd.as_on((odd.common or "not set")[:60])
+        yield Finding("warn", words, expected, hosts=odd.hosts)
+
+
+VARIABLE = "TORCH_EXTENSIONS_DIR"
+ENVIRONMENT = Question("environment", [VARIABLE])
+
+
+def _locks(path: str) -> Question:
+    return Question("list", {"path": path, "names": "lock", "depth": 2}, 8)
+
+
+USUAL = _locks("~/.cache/torch_extensions")
+
+
+def _flow_sw_locks(a: Answers) -> NodeFlow:
+    own = a["environment"].get(VARIABLE) if a.has("environment") else None
+    place = _locks(own) if own else USUAL
+    if place != USUAL:
+        a = yield {"own": place}
+    return _sw_locks(a, place)
+
+
+def _sw_locks(a: Answers, place: Question) -> Iterator[Finding]:
+    old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
+    if old:
+        more = f" and {len(old) - 1} more" if len(old) > 1 else ""
+        yield Finding("warn", f"an old lock: {old[0]}{more}", "none", f"rm {quote(old[0])}")
+
+
+FILES = Question("texts", ["/etc/nccl.conf", "~/.nccl.conf", "~/.deepspeed_env"], 5)
+
+
+def settings(text: str) -> dict[str, str]:
+    """NAME=VALUE lines; `#` begins a comment."""
+    lines = (line.split("#")[0].strip().partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, sign, value in lines if sign and name.strip()}
+
+
+def _sw_nccl_conf(a: Answers) -> Iterator[Finding]:
+    files: Mapping[str, str] = a["files"]
+    for path, text in files.items():
+        found = settings(text)
+        remarks = nccl.check(found, path)
+        for remark in remarks:
+            level: Level = "info" if remark.level == "info" else "warn"
+            words = f"{path}: {remark.message[:160]}"
+            yield Finding(level, words, fix=remark.fix or "", see=f"cat {path}")
+        if found and not remarks:
+            shown = ", ".join(f"{name}={value[:60]}" for name, value in sorted(found.items()))
+            yield Finding("info", f"{path} sets {shown}"[:200])
+
+
+def _compare_sw_nccl_conf(nodes: Nodes) -> Iterator[Finding]:
+    said = {
+        host: {
+            path: tuple(sorted(settings(a["files"].get(path, "")).items()))
+            for path in FILES.argument
+        }
+        for host, a in nodes.items()
+        if a.has("files")
+    }
+    for path, odd in odd_by_name(said):
+        differs = f"{path} says other than on {odd.count} nodes"
+        words = differs if odd.value else f"{path} is missing"
+        yield Finding("warn", words, odd.as_on("the same"), hosts=odd.hosts)
+
+
+Digests = Mapping[str, str | None]
+
+
+def _ask_code_files(scope: Scope) -> Asked:
+    if not scope.files:
+        return {}
+    argument = {"root": scope.root, "paths": [path for path, _ in scope.files]}
+    return {"digests": Question("digests", argument, 15)}
+
+
+def _compare_code_files(nodes: Nodes) -> Iterator[Finding]:
+    scope = next(iter(nodes.values())).scope
+    if not scope.files:
+        yield Finding("skip", "no script is named", hosts=tuple(nodes))
+        return
+    said: dict[str, Digests] = {h: a["digests"] for h, a in nodes.items() if a.has("digests")}
+    for host in nodes.keys() - said.keys():
+        why = nodes[host].why(nodes[host].asked["digests"])
+        yield Finding("unknown", why or "it was not asked", hosts=(host,))
+    if said:
+        yield from _compare_digests(scope, said)
+
+
+def _compare_digests(scope: Scope, said: Mapping[str, Digests]) -> Iterator[Finding]:
+    """A file that is nowhere, or nowhere as it is here, is still to be copied, which
+    `dslaunch run` does: what divides the nodes is a fault."""
+    here = {path: digest for path, digest in scope.files if digest}
+    hosts = tuple(said)
+    if not any(digest for found in said.values() for digest in found.values()):
+        words = f"{_some([path for path, _ in scope.files])} not there"
+        level: Level = "info" if here else "fail"
+        fix = "" if here else "copy it there, or correct its path"
+        yield Finding(level, words, fix=fix, hosts=hosts)
+        return
+    wanted = {path: here.get(path) or _most_common(path, said) for path, _ in scope.files}
+    bad = {
+        h: [p for p, digest in wanted.items() if found.get(p) != digest]
+        for h, found in said.items()
+    }
+    if all(bad.values()) and len({str(sorted(d.items())) for d in said.values()}) == 1:
+        yield Finding("info", f"{_some(bad[hosts[0]])} not as it is here", hosts=hosts)
+        return
+    for host, paths in bad.items():
+        missing = [path for path in paths if said[host].get(path) is None]
+        other = [path for path in paths if path not in missing]
+        for words, which in (("missing", missing), ("another version", other)):
+            if which:
+                expected = "as it is here" if here else "as on the other nodes"
+                yield Finding("fail", f"{_some(which)}: {words}", expected, hosts=(host,))
+    words = "the code is as it is here" if here else "the same code"
+    yield Finding("pass", words, hosts=tuple(host for host, paths in bad.items() if not paths))
+
+
+def _most_common(path: str, said: Mapping[str, Digests]) -> str | None:
+    found = [digests.get(path) for digests in said.values() if digests.get(path)]
+    return Counter(found).most_common(1)[0][0] if found else None
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more
+
+
+CHECKS = {
+    "sw.environment": Check(
+        title="a login brings no settings of its own",
+        tier="static",
+        why="What an administrator or an old experiment put into /etc/environment or ~/.bashrc is "
+        "obeyed by NCCL and CUDA on that node alone, and nobody sees it. NCCL ignores words that "
+        "it does not know, without a word.",
+        fine="a login brings no settings of its own",
+        fix="remove it there, or put it into `env:` of the cluster file, for all nodes",
+        see="ssh NODE env | grep -E 'NCCL|GLOO|CUDA|MASTER|RANK'",
+        source="NCCL 2.30 src/misc/param.cc and src/graph/paths.cc; DeepSpeed 0.19 EXPORT_ENVS",
+        ask=lambda scope: {"variables": VARIABLES},
+        judge=_sw_environment,
+        compare=_compare_sw_environment,
+    ),
+    "sw.locks": Check(
+        title="no lock is left from a build of kernels",
+        tier="static",
+        why="PyTorch builds DeepSpeed's kernels under a lock file. Who was killed while building "
+        "left it, and every rank waits for it, for ever, without a word.",
+        fine="no old lock",
+        fix="remove the file `lock` if nobody builds",
+        see="find ~/.cache/torch_extensions -name lock -mmin +10",
+        source="torch 2.13 utils/file_baton.py; microsoft/DeepSpeed#2816",
+        ask=lambda scope: {"locks": USUAL, "environment": ENVIRONMENT},
+        flow=each(_flow_sw_locks),
+        limits={"warn": 10},
+        limits_mean="minutes after which a lock is old",
+    ),
+    "sw.nccl-conf": Check(
+        title="files of settings say the same on all nodes",
+        tier="static",
+        why="NCCL reads /etc/nccl.conf and ~/.nccl.conf, DeepSpeed's launcher ~/.deepspeed_env; "
+        "what stands there on one node only makes ranks that do not fit together.",
+        fine="no file sets anything",
+        fix="the same file on all nodes, or none and `env:` in the cluster file",
+        see="cat /etc/nccl.conf ~/.nccl.conf ~/.deepspeed_env",
+        source="NCCL documentation, environment variables: configuration files; DeepSpeed 0.19 "
+        "launcher/runner.py (DEEPSPEED_ENVIRONMENT_NAME)",
+        ask=lambda scope: {"files": FILES},
+        judge=_sw_nccl_conf,
+        compare=_compare_sw_nccl_conf,
+    ),
+    "code.files": Check(
+        title="all nodes have the same code",
+        tier="gate",
+        why="Ranks that run different code wait for each other in different collectives, for ever.",
+        fix="copy it again: `dslaunch run` does, unless it is told --no-sync",
+        see="sha256sum FILE",
+        source="PyTorch, torch.distributed: mismatched collectives hang",
+        ask=_ask_code_files,
+        compare=_compare_code_files,
+    ),
+}
