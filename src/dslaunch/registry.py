@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dslaunch.lint.rules import Rule
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
-    from dslaunch.run.known_endings import Known
+    from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.launches import Reading
     from dslaunch.transport.base import Transport
 
@@ -51,13 +51,16 @@ class Registry(Generic[Part]):
     `-` in the part's; private modules hold none."""
     attribute: str = ""
     """What holds the part in such a module."""
+    table: str = ""
+    """A function that returns the built-in parts by name, as `module:function`, where they are rows
+    of a table."""
     listed: Mapping[str, str] = field(default_factory=dict)
     """Further built-in parts, as `module:attribute`."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names that are built in."""
         modules = _names_in(self.directory) if self.directory else ()
-        return (*(name.replace("_", "-") for name in modules), *self.listed)
+        return (*(name.replace("_", "-") for name in modules), *self.listed, *self._rows())
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
@@ -70,6 +73,9 @@ class Registry(Generic[Part]):
 
     def get(self, name: str) -> Part:
         """Return the part of that name. Raises UsageError if there is none."""
+        rows = self._rows()
+        if name in rows:
+            return rows[name]
         if name in self.listed:
             return cast(Part, _object(self.listed[name]))
         if name in self.names():
@@ -95,6 +101,11 @@ class Registry(Generic[Part]):
             if others:
                 raise broken_plugin([others[0]], "is defined by another plugin, too")
         return {name: entries[0] for name, entries in _entry_points(self.group).items()}
+
+    def _rows(self) -> Mapping[str, Part]:
+        if not self.table:
+            return {}
+        return cast(Callable[[], Mapping[str, Part]], _object(self.table))()
 
     def _entry(self, name: str) -> EntryPoint:
         entries = self.entries()
@@ -217,9 +228,9 @@ CONFIG_RULES: Registry[Rule[Subject]] = Registry(noun="rule", group="dslaunch.co
 """Of third parties; `deepspeed.rules` has the others."""
 SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
 """Of third parties; `slurm.rules` has the others."""
-ENDINGS: Registry[Known] = Registry(
+ENDINGS: Registry[KnownEnding] = Registry(
     noun="known ending",
     group="dslaunch.endings",
-    shape="dslaunch.run.known_endings:Known",
+    shape="dslaunch.run.known_endings:KnownEnding",
+    table="dslaunch.run.known_endings:built_in",
 )
-"""Of third parties; `run.known_endings` has the others."""

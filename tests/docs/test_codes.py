@@ -9,8 +9,9 @@ from typing import get_args
 
 from dslaunch.errors import FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
+from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
-from dslaunch.run.known_endings import BUILT_IN, BY_EVIDENCE
+from dslaunch.run.known_endings import built_in
 from dslaunch.run.reasons import EndCode, EndReason
 
 PAGE = Path(__file__).parents[2] / "docs/reference/codes.md"
@@ -45,4 +46,7 @@ def test_every_decision_is_documented_with_its_parameters() -> None:
 
 
 def test_every_known_ending_is_documented() -> None:
-    assert rows("Known endings").keys() == {known.code for known in (*BUILT_IN, *BY_EVIDENCE)}
+    assert rows("Known endings").keys() == {
+        *built_in(),
+        *(known.code for known in BY_EVIDENCE),
+    }

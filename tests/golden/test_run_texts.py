@@ -9,8 +9,9 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
 from dslaunch.report.event_text import event_text
 from dslaunch.report.live import decision_rows, outcome_rows
+from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event
-from dslaunch.run.known_endings import BUILT_IN, BY_EVIDENCE
+from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
 from dslaunch.run.reasons import EndCode, EndReason, Restart
@@ -218,7 +219,7 @@ def _told() -> Iterator[str]:
 def test_every_known_ending_says_what_it_is_and_what_to_do(
     golden: Callable[[str, str], None],
 ) -> None:
-    known = sorted((*BY_EVIDENCE, *BUILT_IN), key=lambda each: each.code)
+    known = sorted((*BY_EVIDENCE, *built_in().values()), key=lambda each: each.code)
     assert all(each.what and each.advice for each in known)
     golden("run/endings.txt", _lines(f"{k.code}\n  {k.what}\n  {k.advice}" for k in known))
 

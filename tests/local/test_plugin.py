@@ -233,8 +233,8 @@ def test_a_broken_known_ending_does_not_hide_why_a_run_failed(tmp_path: Path, pa
     (metadata / "entry_points.txt").write_text(entry, "utf-8")
     code = "broken" if pattern == "(" else "other"
     (site / "broken_plugin.py").write_text(
-        "from dslaunch.run.known_endings import Known\n"
-        f"PART = Known(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
+        "from dslaunch.run.known_endings import KnownEnding\n"
+        f"PART = KnownEnding(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
         "utf-8",
     )
     work.mkdir()
