@@ -1,7 +1,8 @@
 """All that can be added to dslaunch: what is built in, and what installed packages bring.
 
-A built-in part is a module of the kind's directory, or is listed here. A third party's is an entry
-point of the kind's group; it is looked for only where a name is not built in, or all are listed.
+A built-in part is a module of the kind's directory, or a row of a table. A third party's is an
+entry point of the kind's group; it is looked for only where a name is not built in, or all are
+listed.
 `docs/howto/write-a-plugin.md` describes what each kind is.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,6 @@ from dslaunch.errors import PluginError, UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from dslaunch.cluster.model import Cluster
     from dslaunch.deepspeed.subject import Subject
     from dslaunch.launch.launchers import Launcher
     from dslaunch.lint.rules import Rule
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dslaunch.render.formats import Format
     from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.launches import Reading
-    from dslaunch.transport.base import Transport
+    from dslaunch.transport.base import TransportType
 
 Part = TypeVar("Part")
 HERE = Path(__file__).parent
@@ -54,13 +54,11 @@ class Registry(Generic[Part]):
     table: str = ""
     """A function that returns the built-in parts by name, as `module:function`, where they are rows
     of a table."""
-    listed: Mapping[str, str] = field(default_factory=dict)
-    """Further built-in parts, as `module:attribute`."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names that are built in."""
         modules = _names_in(self.directory) if self.directory else ()
-        return (*(name.replace("_", "-") for name in modules), *self.listed, *self._rows())
+        return (*(name.replace("_", "-") for name in modules), *self._rows())
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
@@ -76,8 +74,6 @@ class Registry(Generic[Part]):
         rows = self._rows()
         if name in rows:
             return rows[name]
-        if name in self.listed:
-            return cast(Part, _object(self.listed[name]))
         if name in self.names():
             module = _module(self.directory, name.replace("-", "_"))
             return cast(Part, getattr(module, self.attribute))
@@ -211,12 +207,12 @@ FORMATS: Registry[Format] = Registry(
     directory="render/formats",
     attribute="FORMAT",
 )
-TRANSPORTS: Registry[Callable[[Cluster], Transport]] = Registry(
+TRANSPORTS: Registry[TransportType] = Registry(
     noun="transport",
     group="dslaunch.transports",
-    listed={
-        name: f"dslaunch.transport.{name}:make" for name in ("fabric", "local", "openssh", "srun")
-    },
+    shape="dslaunch.transport.base:TransportType",
+    directory="transport/transports",
+    attribute="TRANSPORT",
 )
 CHECKS: Registry[Check] = Registry(
     noun="check",

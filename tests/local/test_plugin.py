@@ -153,6 +153,7 @@ BROKEN = {
 RAISES = """
 from dslaunch.launch.launchers import Launcher
 from dslaunch.preflight.check import Check
+from dslaunch.transport.base import TransportType
 
 class Raises(Launcher):
     summary = "raises"
@@ -169,16 +170,13 @@ class Raises(Launcher):
     def render(self, launch):
         raise KeyError("x")
 
-class RaisingTransport(Raises):
-    def __new__(cls, cluster):
-        return Raises()
-
 def raises(something):
     raise KeyError("x")
 
 LAUNCHER = FORMAT = Raises()
 CHECK = Check(title="t", tier="static", why="", fix="", see="", source="", ask=raises)
-TRANSPORT, RULE = RaisingTransport, raises
+TRANSPORT = TransportType(lambda cluster: Raises(), summary="s")
+RULE = raises
 PART = {part}
 """
 PARTS = {

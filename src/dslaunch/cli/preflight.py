@@ -274,9 +274,7 @@ class Request:
 def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
     """The checks, where nobody logs in to the nodes without those about logins, unless they were
     asked for by name."""
-    from dslaunch.cluster.model import BY_STEPS
-
-    if scope.cluster.transport != BY_STEPS:
+    if not scope.cluster.by_steps:
         return dict(checks)
     skip = set(ABOUT_LOGINS) - scope.named
     why = "nobody logs in: the nodes are reached by steps of the allocation"

@@ -171,11 +171,10 @@ def on_nodes(
     asked: options.Asked, chosen: Selection, *, detach: bool, min_nodes: int | None = None
 ) -> tuple[Cluster, Allocation, Job, Path, Mapping[str, str]]:
     """What runs where, from here. Raises SelectionError, UsageError."""
-    from dslaunch.cluster.model import BY_STEPS
     from dslaunch.cluster.select import check_min_nodes, select
 
     cluster = asked.cluster
-    if detach and cluster.transport == BY_STEPS:
+    if detach and cluster.by_steps:
         raise UsageError(
             "--detach: SLURM ends what a step of an allocation has started when the step ends",
             hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
@@ -189,10 +188,9 @@ def on_nodes(
 def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
     """Raise PlanError for nodes that belong to SLURM, outside of any allocation: ranks that are
     started there over SSH take the resources of other users' jobs."""
-    from dslaunch.cluster.model import BY_STEPS, Slurm
+    from dslaunch.cluster.model import Slurm
 
-    over_ssh = cluster.transport not in ("local", BY_STEPS)
-    if cluster.slurm == Slurm() or not over_ssh or environ.get("SLURM_JOB_ID"):
+    if cluster.slurm == Slurm() or not cluster.over_ssh or environ.get("SLURM_JOB_ID"):
         return
     raise PlanError(
         f"cluster {cluster.name!r} has a `slurm:` section, and this shell is in no allocation: its "
@@ -206,9 +204,7 @@ def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
 def _fitting(patience: Patience, asked: options.Asked) -> Patience:
     """Without a time to come back where nobody would be there: SLURM ends what a step has started
     with the step."""
-    from dslaunch.cluster.model import BY_STEPS
-
-    if asked.cluster.transport != BY_STEPS:
+    if not asked.cluster.by_steps:
         return patience
     return replace(patience, reconnect=0.0)
 

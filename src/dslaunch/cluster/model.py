@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dslaunch.registry import TRANSPORTS
+
 Pairs = tuple[tuple[str, str], ...]
 """An ordered mapping of text to text as a hashable value; names are unique."""
 MOST_SLOTS = 1024
 """The most slots of one node."""
-
-
-BY_STEPS = "srun"
-"""The transport that reaches nodes by steps of the allocation that we are in, without SSH; also
-the name of the program that starts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +186,24 @@ class Cluster:
     slurm: Slurm = field(default_factory=Slurm)
     preflight: Preflight = field(default_factory=Preflight)
     job: JobDefaults | None = None
+
+    @property
+    def over_ssh(self) -> bool:
+        """Whether nodes are logged in to over SSH."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.over_ssh
+
+    @property
+    def same_machine(self) -> bool:
+        """Whether all nodes are emulated on this machine."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.same_machine
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether nodes are reached by steps of a SLURM allocation."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.by_steps
 
 
 @dataclass(frozen=True, slots=True)

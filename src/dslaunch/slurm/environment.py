@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dslaunch.cluster.sbatch_options import OTHER_NAMES
 from dslaunch.run.secret import Secret
 from dslaunch.slurm.effective import GPU_OPTIONS, Given, asks_for_gpus, excluded_by, given_in
-from dslaunch.transport.srun import CONFIGURING
+from dslaunch.transport.transports.srun import CONFIGURING
 
 BLOCKING = "SBATCH_WAIT"
 """With it sbatch returns when the job has ended; dslaunch follows the job itself."""

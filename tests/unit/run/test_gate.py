@@ -30,7 +30,7 @@ from dslaunch.run.gate import OWN, AgentConversation, Gate
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import close_all
 from dslaunch.run.session import LostError, Session
-from dslaunch.transport.local import LocalTransport
+from dslaunch.transport.transports.local import LocalTransport
 
 NODE = Node("n1", (0,), python=sys.executable)
 DECIDED = Decided(Rendezvous("127.0.0.1", 29500), "/", ())

@@ -19,7 +19,7 @@ from dslaunch.registry import LAUNCHERS
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.transport == "local":
+    if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.same_machine:
         yield skipped("nobody calls it by that name")
         return
     names = a["names"]
@@ -44,7 +44,7 @@ def _compare(nodes: Nodes) -> Iterator[Verdict]:
     """Two nodes of one name: torch's elastic agents take them for one (`_NodeDesc`)."""
     named: dict[str, list[str]] = {}
     for host, a in nodes.items():
-        if a.has("names") and a.scope.cluster.transport != "local":
+        if a.has("names") and not a.scope.cluster.same_machine:
             named.setdefault(a["names"]["fqdn"], []).append(host)
     for name, hosts in named.items():
         if len(hosts) > 1:

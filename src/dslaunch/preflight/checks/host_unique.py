@@ -11,7 +11,7 @@ MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 
 def _compare(nodes: Nodes) -> Iterator[Verdict]:
-    if any(a.scope.cluster.transport == "local" for a in nodes.values()):
+    if any(a.scope.cluster.same_machine for a in nodes.values()):
         yield Verdict("skip", "emulated nodes are one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})

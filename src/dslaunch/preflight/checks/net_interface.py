@@ -28,7 +28,7 @@ def _ask(scope: Scope) -> Asked:
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    if a.scope.cluster.transport == "local":
+    if a.scope.cluster.same_machine:
         yield skipped("emulated nodes are one machine")
         return
     mine, own = address(a), own_interface(a)
