@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from dslaunch.errors import FailureKind
+from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
@@ -28,6 +28,10 @@ def test_every_reason_of_an_end_is_documented() -> None:
     told = rows("Reasons of an end")
     assert told.keys() == {code.value for code in EndCode}
     assert set.union(*told.values()) <= {field.name for field in fields(EndReason)}
+
+
+def test_every_error_is_documented() -> None:
+    assert rows("Errors").keys() == set(ErrorCode)
 
 
 def test_every_event_is_documented() -> None:

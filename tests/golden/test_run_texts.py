@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from dslaunch.errors import ErrorCode
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
 from dslaunch.report.event_text import event_text
@@ -21,7 +22,11 @@ REASONS = (
     EndReason(EndCode.SUCCEEDED),
     EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=3),
     EndReason(EndCode.RUNNING),
-    EndReason(EndCode.NOT_STARTED, error="script 'train.py' is neither here nor on n1"),
+    EndReason(
+        EndCode.NOT_STARTED,
+        problem=ErrorCode.SCRIPT_MISSING,
+        error="script 'train.py' is neither here nor on n1",
+    ),
     EndReason(EndCode.INTERRUPTED),
     EndReason(EndCode.INTERRUPTED_TWICE),
     EndReason(EndCode.STOPPED, by="me@login"),
