@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from dslaunch.cluster.model import BY_STEPS
 from dslaunch.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ def run_request(
     from dslaunch.run.launch import Request
     from dslaunch.run.patience import Patience
 
-    if detached and cluster.transport == BY_STEPS:
+    if detached and cluster.by_steps:
         raise UsageError(
             "--detach: SLURM ends what a step of an allocation has started when the step ends",
             hint="`dslaunch slurm --detach` submits it as a job of its own; or reach the nodes "
@@ -230,7 +229,7 @@ def run_request(
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
     patience = patience or Patience()
-    if cluster.transport == BY_STEPS:
+    if cluster.by_steps:
         # SLURM ends what a step has started with the step: nobody would be there to come back to
         patience = replace(patience, reconnect=0.0)
     return Request(
@@ -264,8 +263,7 @@ def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
     started there over SSH take the resources of other users' jobs."""
     from dslaunch.cluster.model import Slurm
 
-    over_ssh = cluster.transport not in ("local", BY_STEPS)
-    if cluster.slurm == Slurm() or not over_ssh or environ.get("SLURM_JOB_ID"):
+    if cluster.slurm == Slurm() or not cluster.over_ssh or environ.get("SLURM_JOB_ID"):
         return
     raise PlanError(
         f"cluster {cluster.name!r} has a `slurm:` section, and this shell is in no allocation: its "

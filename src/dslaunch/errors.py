@@ -15,7 +15,48 @@ DslaunchError                1  the run failed
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar, Literal
+
+
+class ErrorCode(StrEnum):
+    """What is wrong, for machines; docs/reference/codes.md explains the codes.
+
+    The first ten are for errors without a code of their own, one for each class of errors.
+    """
+
+    FAILED = "failed"
+    USAGE = "usage"
+    CONFIG = "config"
+    SELECTION = "selection"
+    PLAN = "plan"
+    PREFLIGHT = "preflight"
+    NODES = "nodes"
+    TOOL_MISSING = "tool-missing"
+    PLUGIN = "plugin"
+    INTERRUPTED = "interrupted"
+    NO_ADDRESS = "no-address"
+    MASTER_UNREACHABLE = "master-unreachable"
+    PORT_TAKEN = "port-taken"
+    WRONG_INTERFACE = "wrong-interface"
+    CHECKPOINTS_NOT_WRITABLE = "checkpoints-not-writable"
+    STORAGE_DIFFERS = "storage-differs"
+    WORKDIR_NOT_WRITABLE = "workdir-not-writable"
+    NO_INTERPRETER = "no-interpreter"
+    TOO_FEW_DEVICES = "too-few-devices"
+    SCRIPT_MISSING = "script-missing"
+    SCRIPT_DIFFERS = "script-differs"
+    CODE_DIFFERS = "code-differs"
+    CODE_TOO_LARGE = "code-too-large"
+    CONFIG_ERRORS = "config-errors"
+    UNEVEN_SLOTS = "uneven-slots"
+    TOO_FEW_NODES = "too-few-nodes"
+    UNUSABLE_SECRET = "unusable-secret"
+    TRANSPORT_LESS_STRICT = "transport-less-strict"
+    CHECKPOINT_INCOMPLETE = "checkpoint-incomplete"
+    CHECKPOINT_LINKS = "checkpoint-links"
+    CHECKPOINT_UNSAFE = "checkpoint-unsafe"
+    DISK_FULL = "disk-full"
 
 
 class DslaunchError(Exception):
@@ -25,17 +66,22 @@ class DslaunchError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    class_code: ClassVar[ErrorCode] = ErrorCode.FAILED
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, code: ErrorCode | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.error_code = code or self.class_code
 
 
 class UsageError(DslaunchError):
     """The command line is wrong."""
 
     exit_code = 2
+    class_code = ErrorCode.USAGE
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,6 +108,7 @@ class ConfigError(DslaunchError):
     """A file is wrong. All its problems at once, sorted by place."""
 
     exit_code = 3
+    class_code = ErrorCode.CONFIG
 
     def __init__(self, problems: tuple[Problem, ...], *, hint: str | None = None) -> None:
         self.problems = tuple(sorted(problems))
@@ -72,18 +119,21 @@ class SelectionError(DslaunchError):
     """The selection of nodes and slots is wrong or empty."""
 
     exit_code = 3
+    class_code = ErrorCode.SELECTION
 
 
 class PlanError(DslaunchError):
     """Cluster, job and facts do not fit together."""
 
     exit_code = 3
+    class_code = ErrorCode.PLAN
 
 
 class PreflightError(DslaunchError):
     """A check that must pass before a run did not."""
 
     exit_code = 4
+    class_code = ErrorCode.PREFLIGHT
 
 
 FailureKind = Literal[
@@ -142,6 +192,7 @@ class NodeError(DslaunchError):
     """Nodes could not be reached. One failure per node, in the order of the nodes."""
 
     exit_code = 5
+    class_code = ErrorCode.NODES
 
     def __init__(self, failures: tuple[NodeFailure, ...]) -> None:
         self.failures = failures
@@ -156,15 +207,18 @@ class ToolMissingError(DslaunchError):
     """A program that is needed is not there."""
 
     exit_code = 6
+    class_code = ErrorCode.TOOL_MISSING
 
 
 class PluginError(DslaunchError):
     """An installed plugin is broken."""
 
     exit_code = 6
+    class_code = ErrorCode.PLUGIN
 
 
 class Interrupted(DslaunchError):
     """The user ended it."""
 
     exit_code = 130
+    class_code = ErrorCode.INTERRUPTED

@@ -1,7 +1,8 @@
 """All that can be added to dslaunch: what is built in, and what installed packages bring.
 
-A built-in part is a module of the kind's directory, or is listed here. A third party's is an entry
-point of the kind's group; it is looked for only where a name is not built in, or all are listed.
+A built-in part is a module of the kind's directory, or a row of a table. A third party's is an
+entry point of the kind's group; it is looked for only where a name is not built in, or all are
+listed.
 `docs/howto/write-a-plugin.md` describes what each kind is.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -22,15 +23,14 @@ from dslaunch.errors import PluginError, UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from dslaunch.cluster.model import Cluster
     from dslaunch.deepspeed.subject import Subject
     from dslaunch.launch.launchers import Launcher
     from dslaunch.lint.rules import Rule
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
-    from dslaunch.run.known_endings import Known
+    from dslaunch.run.known_endings import KnownEnding
     from dslaunch.slurm.launches import Reading
-    from dslaunch.transport.base import Transport
+    from dslaunch.transport.base import TransportType
 
 Part = TypeVar("Part")
 HERE = Path(__file__).parent
@@ -51,13 +51,14 @@ class Registry(Generic[Part]):
     `-` in the part's; private modules hold none."""
     attribute: str = ""
     """What holds the part in such a module."""
-    listed: Mapping[str, str] = field(default_factory=dict)
-    """Further built-in parts, as `module:attribute`."""
+    table: str = ""
+    """A function that returns the built-in parts by name, as `module:function`, where they are rows
+    of a table."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names that are built in."""
         modules = _names_in(self.directory) if self.directory else ()
-        return (*(name.replace("_", "-") for name in modules), *self.listed)
+        return (*(name.replace("_", "-") for name in modules), *self._rows())
 
     def every_name(self) -> tuple[str, ...]:
         """Return the names that are built in or installed."""
@@ -70,8 +71,9 @@ class Registry(Generic[Part]):
 
     def get(self, name: str) -> Part:
         """Return the part of that name. Raises UsageError if there is none."""
-        if name in self.listed:
-            return cast(Part, _object(self.listed[name]))
+        rows = self._rows()
+        if name in rows:
+            return rows[name]
         if name in self.names():
             module = _module(self.directory, name.replace("-", "_"))
             return cast(Part, getattr(module, self.attribute))
@@ -95,6 +97,11 @@ class Registry(Generic[Part]):
             if others:
                 raise broken_plugin([others[0]], "is defined by another plugin, too")
         return {name: entries[0] for name, entries in _entry_points(self.group).items()}
+
+    def _rows(self) -> Mapping[str, Part]:
+        if not self.table:
+            return {}
+        return cast(Callable[[], Mapping[str, Part]], _object(self.table))()
 
     def _entry(self, name: str) -> EntryPoint:
         entries = self.entries()
@@ -200,12 +207,12 @@ FORMATS: Registry[Format] = Registry(
     directory="render/formats",
     attribute="FORMAT",
 )
-TRANSPORTS: Registry[Callable[[Cluster], Transport]] = Registry(
+TRANSPORTS: Registry[TransportType] = Registry(
     noun="transport",
     group="dslaunch.transports",
-    listed={
-        name: f"dslaunch.transport.{name}:make" for name in ("fabric", "local", "openssh", "srun")
-    },
+    shape="dslaunch.transport.base:TransportType",
+    directory="transport/transports",
+    attribute="TRANSPORT",
 )
 CHECKS: Registry[Check] = Registry(
     noun="check",
@@ -217,9 +224,9 @@ CONFIG_RULES: Registry[Rule[Subject]] = Registry(noun="rule", group="dslaunch.co
 """Of third parties; `deepspeed.rules` has the others."""
 SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
 """Of third parties; `slurm.rules` has the others."""
-ENDINGS: Registry[Known] = Registry(
+ENDINGS: Registry[KnownEnding] = Registry(
     noun="known ending",
     group="dslaunch.endings",
-    shape="dslaunch.run.known_endings:Known",
+    shape="dslaunch.run.known_endings:KnownEnding",
+    table="dslaunch.run.known_endings:built_in",
 )
-"""Of third parties; `run.known_endings` has the others."""

@@ -7,10 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from dslaunch.errors import FailureKind
+from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
+from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event, Kind
-from dslaunch.run.known_endings import BUILT_IN, BY_EVIDENCE
+from dslaunch.run.known_endings import built_in
 from dslaunch.run.reasons import EndCode, EndReason
 
 PAGE = Path(__file__).parents[2] / "docs/reference/codes.md"
@@ -29,6 +30,10 @@ def test_every_reason_of_an_end_is_documented() -> None:
     assert set.union(*told.values()) <= {field.name for field in fields(EndReason)}
 
 
+def test_every_error_is_documented() -> None:
+    assert rows("Errors").keys() == set(ErrorCode)
+
+
 def test_every_event_is_documented() -> None:
     told = rows("Events")
     assert told.keys() == set(get_args(Kind))
@@ -45,4 +50,7 @@ def test_every_decision_is_documented_with_its_parameters() -> None:
 
 
 def test_every_known_ending_is_documented() -> None:
-    assert rows("Known endings").keys() == {known.code for known in (*BUILT_IN, *BY_EVIDENCE)}
+    assert rows("Known endings").keys() == {
+        *built_in(),
+        *(known.code for known in BY_EVIDENCE),
+    }

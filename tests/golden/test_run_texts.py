@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from dslaunch.errors import ErrorCode
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.replacement import Replacement
 from dslaunch.report.event_text import event_text
 from dslaunch.report.live import decision_rows, outcome_rows
+from dslaunch.run.endings import BY_EVIDENCE
 from dslaunch.run.events import Event
-from dslaunch.run.known_endings import BUILT_IN, BY_EVIDENCE
+from dslaunch.run.known_endings import built_in
 from dslaunch.run.outcome import Outcome, SecondaryFailure
 from dslaunch.run.outcome_text import message, stop_text
 from dslaunch.run.reasons import EndCode, EndReason, Restart
@@ -20,7 +22,11 @@ REASONS = (
     EndReason(EndCode.SUCCEEDED),
     EndReason(EndCode.ENOUGH_SUCCEEDED, nodes=3),
     EndReason(EndCode.RUNNING),
-    EndReason(EndCode.NOT_STARTED, error="script 'train.py' is neither here nor on n1"),
+    EndReason(
+        EndCode.NOT_STARTED,
+        problem=ErrorCode.SCRIPT_MISSING,
+        error="script 'train.py' is neither here nor on n1",
+    ),
     EndReason(EndCode.INTERRUPTED),
     EndReason(EndCode.INTERRUPTED_TWICE),
     EndReason(EndCode.STOPPED, by="me@login"),
@@ -218,7 +224,7 @@ def _told() -> Iterator[str]:
 def test_every_known_ending_says_what_it_is_and_what_to_do(
     golden: Callable[[str, str], None],
 ) -> None:
-    known = sorted((*BY_EVIDENCE, *BUILT_IN), key=lambda each: each.code)
+    known = sorted((*BY_EVIDENCE, *built_in().values()), key=lambda each: each.code)
     assert all(each.what and each.advice for each in known)
     golden("run/endings.txt", _lines(f"{k.code}\n  {k.what}\n  {k.advice}" for k in known))
 

@@ -16,7 +16,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 import dslaunch
-from dslaunch.run.known_endings import BUILT_IN
+from dslaunch.run.known_endings import built_in
 from dslaunch.transport import classify
 
 SOURCES = Path(dslaunch.__file__).parent
@@ -54,7 +54,7 @@ def every() -> Iterator[Used]:
             used = set(re.findall(calls, whole)) & METHODS if found else set()
             for pattern in found:
                 yield Used(where, pattern, tuple(sorted(used or {"search", "fullmatch"})))
-    for known in BUILT_IN:
+    for known in built_in().values():
         yield Used("known_endings", re.compile(known.pattern), ("search",))
     yield Used("classify fingerprint", classify._FINGERPRINT, ("search",))
 

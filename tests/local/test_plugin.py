@@ -153,6 +153,7 @@ BROKEN = {
 RAISES = """
 from dslaunch.launch.launchers import Launcher
 from dslaunch.preflight.check import Check
+from dslaunch.transport.base import TransportType
 
 class Raises(Launcher):
     summary = "raises"
@@ -169,16 +170,13 @@ class Raises(Launcher):
     def render(self, launch):
         raise KeyError("x")
 
-class RaisingTransport(Raises):
-    def __new__(cls, cluster):
-        return Raises()
-
 def raises(something):
     raise KeyError("x")
 
 LAUNCHER = FORMAT = Raises()
 CHECK = Check(title="t", tier="static", why="", fix="", see="", source="", ask=raises)
-TRANSPORT, RULE = RaisingTransport, raises
+TRANSPORT = TransportType(lambda cluster: Raises(), summary="s")
+RULE = raises
 PART = {part}
 """
 PARTS = {
@@ -233,8 +231,8 @@ def test_a_broken_known_ending_does_not_hide_why_a_run_failed(tmp_path: Path, pa
     (metadata / "entry_points.txt").write_text(entry, "utf-8")
     code = "broken" if pattern == "(" else "other"
     (site / "broken_plugin.py").write_text(
-        "from dslaunch.run.known_endings import Known\n"
-        f"PART = Known(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
+        "from dslaunch.run.known_endings import KnownEnding\n"
+        f"PART = KnownEnding(code={code!r}, pattern={pattern!r}, what='', advice='', source='')\n",
         "utf-8",
     )
     work.mkdir()

@@ -12,6 +12,12 @@ from dslaunch.errors import PluginError, UsageError
 from dslaunch.registry import LAUNCHERS, Registry
 from dslaunch.render import formats
 
+
+def own_parts() -> dict[str, object]:
+    """Return the parts that are built in."""
+    return {"own": own_parts}
+
+
 Install = Callable[..., Registry[object]]
 
 
@@ -29,7 +35,7 @@ def install(tmp_path: Path) -> Iterator[Install]:
         (metadata / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\n", "utf-8")
         lines = [f"{name} = {value}\n" for name, value in entries.items()]
         (metadata / "entry_points.txt").write_text(f"[{group}]\n{''.join(lines)}", "utf-8")
-        return Registry(noun="part", group=group, shape=shape, listed={"own": "json:dumps"})
+        return Registry(noun="part", group=group, shape=shape, table=f"{__name__}:own_parts")
 
     sys.path.insert(0, str(tmp_path))
     yield installed

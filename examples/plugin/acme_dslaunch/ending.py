@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dslaunch.run.known_endings import Known
+from dslaunch.run.known_endings import KnownEnding
 
-LICENSE = Known(
+LICENSE = KnownEnding(
     code="acme-license",
     pattern=r"LicenseError: all (\d{1,6}) seats are taken",
     what="all {0} seats of the license server are taken",

@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure, ToolMissingError
+from dslaunch.transport.base import TransportType
 from dslaunch.transport.process import ProcessChannel, inherited
 
 if TYPE_CHECKING:
@@ -73,3 +74,6 @@ def unreachable(node: Node, why: str) -> NodeError:
 def make(cluster: Cluster) -> KubectlTransport:
     """Return the transport for a cluster. Secrets of the cluster file stay out of programs."""
     return KubectlTransport(cluster.ssh.connect_timeout, inherited(os.environ, cluster))
+
+
+TRANSPORT = TransportType(make, summary="pods of the current Kubernetes namespace")

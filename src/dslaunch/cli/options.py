@@ -18,6 +18,7 @@ from dslaunch.cli.trusted import check_trusted
 from dslaunch.cli.words import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
 from dslaunch.errors import SelectionError, UsageError
 from dslaunch.lint.user_text import LARGEST, decoded, read_file
+from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
@@ -88,7 +89,7 @@ Module = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module
 NoPython = Annotated[bool, typer.Option("--no-python", help="SCRIPT is a program, no Python.")]
 Launcher = Annotated[
     str | None,
-    typer.Option("--launcher", "-l", help="torchrun, elastic, deepspeed, accelerate or direct."),
+    typer.Option("--launcher", "-l", help=f"One of {', '.join(LAUNCHERS.names())}."),
 ]
 Setting = Annotated[
     list[str] | None, typer.Option("--env", help="NAME=VALUE for the ranks; NAME copies yours.")
@@ -100,8 +101,8 @@ Way = Annotated[
     str | None,
     typer.Option(
         "--transport",
-        help="How nodes are reached: auto, fabric, openssh, local or srun; default: as the file "
-        "says, and with --slurm by srun.",
+        help=f"How nodes are reached: {', '.join(TRANSPORTS.names())}; default: as the file says, "
+        "and with --slurm by steps.",
     ),
 ]
 Force = Annotated[
@@ -168,14 +169,15 @@ def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
     In an allocation the usual transport gives way to steps of the allocation, where there is an
     srun: many sites let nobody log in. Raises UsageError, DslaunchError.
     """
-    from dslaunch.cluster.model import BY_STEPS, Cluster
+    from dslaunch.cluster.model import Cluster
+    from dslaunch.transport.transports import srun
 
     usual = cluster.transport == Cluster("", ()).transport
-    if way is None and slurm and usual and shutil.which(BY_STEPS):
-        way = BY_STEPS
+    if way is None and slurm and usual and shutil.which(srun.NAME):
+        way = srun.NAME
     if way is None or way == cluster.transport:
         return cluster
-    if way == BY_STEPS:
+    if way == srun.NAME:
         from dslaunch.slurm import inquiry
         from dslaunch.slurm.client import here
 

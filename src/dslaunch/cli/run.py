@@ -156,7 +156,9 @@ def run(
     try:
         _run(request, (json, quiet, shown), end)
     except DslaunchError as error:
-        end.not_started(error)
+        outcome = end.not_started(error)
+        if json:
+            ui.result(jsonlib.dumps({"kind": "outcome"} | outcome.as_dict()))
         raise
 
 
@@ -187,14 +189,16 @@ class RunEnd:
                 say=lambda words: ui.say(f"dslaunch: {words}"),
             )
 
-    def not_started(self, error: DslaunchError) -> None:
-        """Write why nothing was started."""
+    def not_started(self, error: DslaunchError) -> Outcome:
+        """Write and return why nothing was started."""
         from dslaunch.run.outcome import Outcome
         from dslaunch.run.reasons import EndCode, EndReason
 
         status: Status = "interrupted" if isinstance(error, Interrupted) else "failed"
-        reason = EndReason(EndCode.NOT_STARTED, error=error.message)
-        self._write(Outcome(status, error.exit_code, reason, hint=error.hint), None)
+        reason = EndReason(EndCode.NOT_STARTED, problem=error.error_code, error=error.message)
+        outcome = Outcome(status, error.exit_code, reason, hint=error.hint)
+        self._write(outcome, None)
+        return outcome
 
     def _write(self, outcome: Outcome, directory: Path | None) -> None:
         if self.result is None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dslaunch.transport.ssh.hostkeys import Presented, Status
     from dslaunch.transport.ssh.trust import Listed, PublicKey
 
-BY_SSH = ("auto", "fabric", "openssh")
-
 
 def trust(
     file: ClusterFile = None,
@@ -48,7 +46,7 @@ def trust(
     from dslaunch.transport.ssh.trust import parse_list
 
     cluster = open_cluster(file)
-    if cluster.transport not in BY_SSH:
+    if not cluster.over_ssh:
         raise UsageError(f"transport `{cluster.transport}` uses no SSH: no host keys are needed")
     listed = None
     if fingerprints is not None:

@@ -50,30 +50,31 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class NameOf:
-    """The name of a part that is built in or installed, or one of `words`."""
+    """The name of a part that is built in or installed."""
 
     parts: Registry[Any]
-    words: tuple[str, ...] = ()
+    description: str
+    """What the value decides."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         """Check the text after the type's own checks."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        """List the names for editors as well."""
+        """List the names and what they stand for, for editors as well."""
         described: dict[str, Any] = handler(schema)
-        return described | {"enum": list(self._known())}
+        names = self.parts.every_name()
+        meanings = (f"`{name}` ({self.parts.get(name).summary})" for name in names)
+        text = f"{self.description}: {', '.join(meanings)}."
+        return described | {"enum": list(names), "description": text}
 
     def check(self, text: str) -> str:
         """Give `text` back if it is such a name."""
-        if text in (*self.words, *self.parts.names()) or text in self._known():
+        if text in self.parts.names() or text in self.parts.every_name():
             return text
-        *names, last = (f"'{name}'" for name in self._known())
+        *names, last = (f"'{name}'" for name in self.parts.every_name())
         expected = f"{', '.join(names)} or {last}"
         raise PydanticKnownError("literal_error", {"expected": expected})
-
-    def _known(self) -> tuple[str, ...]:
-        return (*self.words, *self.parts.every_name())
 
 
 def automatic(value: Any) -> str:

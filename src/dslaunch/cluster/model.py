@@ -11,15 +11,12 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dslaunch.registry import TRANSPORTS
+
 Pairs = tuple[tuple[str, str], ...]
 """An ordered mapping of text to text as a hashable value; names are unique."""
 MOST_SLOTS = 1024
 """The most slots of one node."""
-
-
-BY_STEPS = "srun"
-"""The transport that reaches nodes by steps of the allocation that we are in, without SSH; also
-the name of the program that starts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +190,24 @@ class Cluster:
     preflight: Preflight = field(default_factory=Preflight)
     job: JobDefaults | None = None
 
+    @property
+    def over_ssh(self) -> bool:
+        """Whether nodes are logged in to over SSH."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.over_ssh
+
+    @property
+    def same_machine(self) -> bool:
+        """Whether all nodes are emulated on this machine."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.same_machine
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether nodes are reached by steps of a SLURM allocation."""
+        kind = TRANSPORTS.find(self.transport)
+        return kind is not None and kind.by_steps
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cluster:
         """Read and check a cluster file. Nodes emulated on this machine run our own Python.
@@ -202,7 +217,7 @@ class Cluster:
         from dslaunch.cluster.load import load_cluster
 
         cluster = load_cluster(Path(path))
-        if cluster.transport != "local":
+        if not cluster.same_machine:
             return cluster
         nodes = (
             node if node.python or node.activate else replace(node, python=sys.executable)

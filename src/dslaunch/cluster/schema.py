@@ -206,13 +206,7 @@ class ClusterFile(Section):
         description="The machines, in rank order. One entry may stand for many.",
         json_schema_extra={"contains": {"not": _SPARE}},
     )
-    transport: Annotated[str, NameOf(TRANSPORTS, ("auto",))] = Field(
-        "auto",
-        description="How nodes are reached: `fabric` (SSH inside dslaunch), `openssh` (the "
-        "system's ssh), `auto` (`fabric`, or `openssh` if the SSH configuration needs it), "
-        "`srun` (steps of the SLURM allocation that we are in), `local` (this "
-        "machine), or one that is installed.",
-    )
+    transport: Annotated[str, NameOf(TRANSPORTS, "How nodes are reached")] = "auto"
     ssh: SshSection = Field(SshSection(), description="How the nodes are reached.")
     network: NetworkSection = Field(NetworkSection(), description="What the ranks talk over.")
     storage: StorageSection = Field(StorageSection(), description="Directories on the nodes.")

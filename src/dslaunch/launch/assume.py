@@ -34,7 +34,7 @@ def assume(cluster: Cluster, allocation: Allocation, cwd: str) -> Decided:
             address=address,
             port=port,
             host=first,
-            means_itself=bool(others) and cluster.transport != "local" and is_loopback(address),
+            means_itself=bool(others) and not cluster.same_machine and is_loopback(address),
             port_origin="default" if given is None else "file",
         )
     ]
@@ -53,6 +53,6 @@ def _address(cluster: Cluster, allocation: Allocation) -> tuple[DecisionCode, st
     first = allocation.placements[0].node
     if first.address is not None:
         return DecisionCode.MASTER_BY_ADDRESS, first.address
-    if cluster.transport == "local":
+    if cluster.same_machine:
         return DecisionCode.MASTER_LOCAL, "127.0.0.1"
     return DecisionCode.MASTER_BY_NAME, first.host

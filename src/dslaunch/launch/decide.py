@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Placement
-from dslaunch.errors import PlanError, PreflightError
+from dslaunch.errors import ErrorCode, PlanError, PreflightError
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Directory, Facts, Interface, NodeFacts
 from dslaunch.launch.plan import Rendezvous
@@ -68,6 +68,7 @@ def choose_route(facts: Facts) -> Route:
         raise PreflightError(
             f"{master.host} has no usable address" + (f", only {has}" if has else ""),
             hint="correct `network.interface`, or name the node's `address:`",
+            code=ErrorCode.NO_ADDRESS,
         )
     for address in addresses:
         if all(_reached(node, address) for node in facts.nodes):
@@ -78,6 +79,7 @@ def choose_route(facts: Facts) -> Route:
         "\n".join([f"no address of {master.host} can be reached by all other nodes", *said]),
         hint=f"let the nodes reach {master.host} on every port, or name the right network with "
         "`address:` of the node or `network.interface`",
+        code=ErrorCode.MASTER_UNREACHABLE,
     )
 
 
@@ -105,6 +107,7 @@ def choose_port(cluster: Cluster, facts: Facts) -> int:
         f"{facts.nodes[0].host}: port {port} cannot be used: {why.lower()}",
         hint="set `network: {master_port: auto}` to have a free one chosen, or stop what holds it: "
         f"`ss -ltnp sport = :{port}` shows it",
+        code=ErrorCode.PORT_TAKEN,
     )
 
 
@@ -152,6 +155,7 @@ def check_interface(cluster: Cluster, facts: Facts, route: Route, used: Mapping[
             "\n".join([f"network.interface is {wanted!r}, but the nodes do not use it", *wrong]),
             hint="correct `network.interface`, or give "
             f"{facts.nodes[0].host} an `address:` that it has on that interface",
+            code=ErrorCode.WRONG_INTERFACE,
         )
 
 
@@ -178,6 +182,7 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
         raise PlanError(
             "\n".join(["checkpoints cannot be written", *broken]),
             hint="set `storage.checkpoints` to a directory that the job's user can write",
+            code=ErrorCode.CHECKPOINTS_NOT_WRITABLE,
         )
     everyone = {node.host for node in facts.nodes}
     shared = all(set(d.seen) == everyone for _, d in views)
@@ -186,6 +191,7 @@ def decide_shared(cluster: Cluster, facts: Facts, path: str) -> tuple[bool | Non
             f"storage.shared is {str(cluster.storage.shared).lower()}, but {path} is "
             f"{'one directory for all nodes' if shared else 'not the same directory everywhere'}",
             hint="mount it on every node, or set `storage: {shared: auto}`",
+            code=ErrorCode.STORAGE_DIFFERS,
         )
     return shared, decision(_how_shared(views, shared=shared), path=path)
 
@@ -213,6 +219,7 @@ def check_destination(facts: Facts, path: str, hosts: Sequence[str]) -> None:
         raise PlanError(
             "\n".join(["the working directory cannot be written", *broken]),
             hint="set `storage.workdir` or --workdir to a directory that the job's user can write",
+            code=ErrorCode.WORKDIR_NOT_WRITABLE,
         )
 
 
@@ -232,6 +239,7 @@ def check_interpreters(allocation: Allocation, facts: Facts) -> None:
         raise PreflightError(
             "\n".join(missing),
             hint="install it there, or set `python:` or `activate:` for those nodes",
+            code=ErrorCode.NO_INTERPRETER,
         )
 
 
@@ -246,9 +254,11 @@ def check_program(facts: Facts, script: str | None, *, same: bool = True) -> Non
         raise PlanError(
             f"script {script!r} is neither here nor on {', '.join(missing)}",
             hint="check its name; it is looked for from the working directory",
+            code=ErrorCode.SCRIPT_MISSING,
         )
     if same and len(set(found.values())) > 1:
         raise PlanError(
             f"script {script!r} is not the same on all nodes: {', '.join(found)}",
             hint="run dslaunch where the right one is, and it is shipped",
+            code=ErrorCode.SCRIPT_DIFFERS,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dslaunch.cluster.model import Allocation, Placement
-from dslaunch.errors import PreflightError
+from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import Facts, NodeFacts
 from dslaunch.plural import counted
@@ -40,7 +40,8 @@ def check_devices(allocation: Allocation, facts: Facts) -> tuple[Decision, ...]:
     ]
     if problems:
         hint = "correct `slots`, or leave the node out: -e NODE"
-        raise PreflightError("\n".join(problems), hint=hint)
+        code = ErrorCode.TOO_FEW_DEVICES
+        raise PreflightError("\n".join(problems), hint=hint, code=code)
     if not any(map(has_accelerator, facts.nodes)):
         return (decision(DecisionCode.DEVICES_CPU),)
     described = {node.host: _described(node) for node in facts.nodes}

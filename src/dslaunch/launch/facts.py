@@ -1,4 +1,4 @@
-"""What was found out on the nodes. Recordable to a file and readable back."""
+"""What was found out on the nodes. Recordable to a file."""
 
 from __future__ import annotations
 
@@ -108,10 +108,3 @@ class Facts:
 def facts_to_json(facts: Facts) -> str:
     """Render facts as JSON, for a file."""
     return json.dumps(asdict(facts), indent=1) + "\n"
-
-
-def facts_from_json(text: str) -> Facts:
-    """Read facts back. Raises pydantic's ValidationError, a ValueError, for anything else."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Facts).validate_json(text)

@@ -1,10 +1,11 @@
-"""The plan: the whole decision for a run, as one frozen value that serialises to JSON and back."""
+"""The plan: the whole decision for a run, as one frozen value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.model import Allocation, Pairs, Placement
 from dslaunch.launch.command import Command, Var
@@ -114,6 +115,21 @@ class Plan:
     secrets: tuple[str, ...] = ()
     """Names of secret variables that every process gets as well."""
     decisions: tuple[Decision, ...] = ()
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as JSON in ASCII; equal plans give equal bytes.
+
+    ASCII, because an argument that is not valid UTF-8 reaches Python as lone surrogates, which
+    JSON can escape and UTF-8 cannot encode.
+    """
+    return json.dumps(plan, indent=2, default=_members) + "\n"
+
+
+def _members(value: Any) -> dict[str, Any]:
+    if isinstance(value, Decision):
+        return value.as_dict()
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 @dataclass(frozen=True, slots=True)

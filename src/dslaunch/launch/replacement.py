@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dslaunch.cluster.model import Allocation, Cluster, Node
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ def without(
         raise PlanError(
             f"{len(chosen)} nodes are left, at least {min_nodes} are wanted",
             hint="add `spare: true` nodes to the cluster file, or lower --min-nodes",
+            code=ErrorCode.TOO_FEW_NODES,
         )
     return Allocation.of(chosen), tuple(replaced)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Placement
+from dslaunch.cluster.model import Cluster, Node, Placement
 from dslaunch.launch.job import Job
 from dslaunch.preflight.unanswered import Reason, reason_of
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
@@ -79,7 +79,7 @@ class Scope:
 
     def by_hand(self, node: Node) -> str:
         """The command with which a person sees whether a node can be reached."""
-        if self.cluster.transport == BY_STEPS:
+        if self.cluster.by_steps:
             return f"srun --overlap --nodes=1 --nodelist={node.host} true"
         port = f"-p {node.port} " if node.port else ""
         user = f"{node.user}@" if node.user else ""

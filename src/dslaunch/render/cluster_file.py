@@ -9,6 +9,7 @@ from itertools import groupby
 
 from dslaunch.cluster.discover import Discovered
 from dslaunch.cluster.nodeset import fold_in_order
+from dslaunch.registry import TRANSPORTS
 from dslaunch.render.templates import render
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
@@ -45,7 +46,7 @@ def cluster_yaml(found: Discovered) -> str:
         entries=entries,
         guessed_slots=found.guessed_slots,
         config_file=found.config_file and json.dumps(found.config_file),
-        local=found.transport == "local",
+        local=TRANSPORTS.get(found.transport).same_machine,
     )
 
 

@@ -1,6 +1,6 @@
 """A job that runs `dslaunch run` on its first node: what its script holds beside the usual.
 
-That run reaches all nodes of the job by steps (`transport.srun`), so that it is the same as over
+That run reaches all nodes of the job by steps (transport `srun`), so that it is the same as over
 SSH: quick checks, evidence, root cause, hang timeout, restarts. What the command line and the
 cluster file say must reach it unchanged, although the file may change while the job is pending.
 """

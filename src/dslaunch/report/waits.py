@@ -4,7 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
+
+
+class WaitKind(StrEnum):
+    """What a thread waits for."""
+
+    COLLECTIVE = "collective"
+    STORE = "store"
+    NETWORK = "network"
+    DATA_LOADER = "data loader"
+    GPU = "GPU"
+    STORAGE = "storage"
+    CHILD_PROCESS = "child process"
+    QUEUE = "queue"
+    LOCK = "lock"
+    FILE_LOCK = "file lock"
+    IO = "I/O"
+    SLEEP = "sleep"
+    KERNEL = "the kernel, not to be interrupted"
 
 
 class Frame(NamedTuple):
@@ -19,13 +38,13 @@ class Frame(NamedTuple):
 class Wait(NamedTuple):
     """What a thread waits for, and which of its frames says so."""
 
-    kind: str
+    kind: WaitKind
     frame: int | None
 
 
-OTHERS = ("collective", "store", "network")
+OTHERS = (WaitKind.COLLECTIVE, WaitKind.STORE, WaitKind.NETWORK)
 """Waits that end when somebody else does something: these ranks are seldom the cause."""
-IDLE = ("lock", "queue", "I/O", "sleep")
+IDLE = (WaitKind.LOCK, WaitKind.QUEUE, WaitKind.IO, WaitKind.SLEEP)
 """Waits that mean nothing in a helper thread: it has no work."""
 LONGEST = 500
 """Characters of a name, and of the end of a path, that are looked at."""
@@ -33,42 +52,59 @@ NEAR = 12
 """Frames, the innermost first, among which the one that waits is sought."""
 
 _COLLECTIVES = (
-    "all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|gather|scatter|barrier|"
-    "monitored_barrier|send|recv|isend|irecv|batch_isend_irecv"
+    r"(?:all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|gather|scatter|barrier|"
+    r"monitored_barrier|send|recv|isend|irecv|batch_isend_irecv)(?:_\w+)?"
 )
-_RULES = tuple(
-    (kind, re.compile(file), re.compile(function))
-    for kind, file, function in (
-        # torch 1.13 to 2.13, DeepSpeed 0.9 to 0.18: the public functions of both
-        ("collective", r"torch/distributed/distributed_c10d\.py$", rf"(?:{_COLLECTIVES})(?:_\w+)?"),
-        ("collective", r"torch/distributed/_functional_collectives\.py$", r"wait\w*|_?all_\w+"),
-        ("collective", r"deepspeed/comm/\w+\.py$", rf"(?:{_COLLECTIVES})(?:_\w+)?"),
-        ("store", r"torch/distributed/distributed_c10d\.py$", r"_store_based_barrier"),
-        ("store", r"torch/distributed/(?:\w+/)*\w*(?:rendezvous|store)\.py$", r".*"),
-        ("data loader", r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data"),
-        ("GPU", r"torch/cuda/(?:__init__|streams)\.py$", r"synchronize|wait_event|wait_stream"),
-        ("storage", r"torch/serialization\.py$", r"save|load|_save|_load"),
-        ("child process", r"(?:^|/)subprocess\.py$", r"_?wait|_try_wait|_?communicate"),
-        ("child process", r"multiprocessing/popen_\w+\.py$", r"wait|poll"),
-        ("queue", r"(?:^|/)queue\.py$|multiprocessing/queues\.py$", r"get|put"),
-        ("lock", r"(?:^|/)threading\.py$", r"wait|wait_for|acquire|__enter__|join"),
-        ("lock", r"(?:^|/)threading\.py$", r"_wait_for_tstate_lock"),
-        ("lock", r"multiprocessing/synchronize\.py$", r"wait|acquire|__enter__"),
-        ("network", r"(?:^|/)(?:socket|ssl)\.py$", r"recv\w*|read\w*|accept|\w*connect\w*"),
-        ("I/O", r"multiprocessing/connection\.py$", r"\w+"),
-        ("I/O", r"(?:^|/)selectors\.py$", r"select"),
-    )
-)  # fmt: skip
-_CALLS = {
-    "futex": "lock",
-    **dict.fromkeys(("nanosleep", "clock_nanosleep"), "sleep"),
-    **dict.fromkeys(("wait4", "waitid"), "child process"),
-    **dict.fromkeys(("connect", "accept", "accept4", "recvfrom", "recvmsg"), "network"),
-    **dict.fromkeys(("epoll_wait", "epoll_pwait"), "network"),
-    **dict.fromkeys(("flock", "fcntl"), "file lock"),
-    **dict.fromkeys(("read", "write", "pread64", "fsync", "openat", "newfstatat"), "I/O"),
-    **dict.fromkeys(("statx", "getdents64", "poll", "ppoll", "select", "pselect6", "ioctl"), "I/O"),
+
+
+class _Rule(NamedTuple):
+    """A frame of one of these functions in one of these files waits for `kind`."""
+
+    kind: WaitKind
+    file: re.Pattern[str]
+    function: re.Pattern[str]
+
+
+def _rule(kind: WaitKind, file: str, function: str) -> _Rule:
+    return _Rule(kind, re.compile(file), re.compile(function))
+
+
+_RULES = (
+    # torch 1.13 to 2.13, DeepSpeed 0.9 to 0.18: the public functions of both
+    _rule(
+        WaitKind.COLLECTIVE,
+        r"torch/distributed/distributed_c10d\.py$",
+        _COLLECTIVES,
+    ),
+    _rule(WaitKind.COLLECTIVE, r"distributed/_functional_collectives\.py$", r"wait\w*|_?all_\w+"),
+    _rule(WaitKind.COLLECTIVE, r"deepspeed/comm/\w+\.py$", _COLLECTIVES),
+    _rule(WaitKind.STORE, r"torch/distributed/distributed_c10d\.py$", r"_store_based_barrier"),
+    _rule(WaitKind.STORE, r"torch/distributed/(?:\w+/)*\w*(?:rendezvous|store)\.py$", r".*"),
+    _rule(WaitKind.DATA_LOADER, r"torch/utils/data/dataloader\.py$", r"_try_get_data|_get_data"),
+    _rule(
+        WaitKind.GPU, r"torch/cuda/(?:__init__|streams)\.py$", r"synchronize|wait_(?:event|stream)"
+    ),
+    _rule(WaitKind.STORAGE, r"torch/serialization\.py$", r"save|load|_save|_load"),
+    _rule(WaitKind.CHILD_PROCESS, r"(?:^|/)subprocess\.py$", r"_?wait|_try_wait|_?communicate"),
+    _rule(WaitKind.CHILD_PROCESS, r"multiprocessing/popen_\w+\.py$", r"wait|poll"),
+    _rule(WaitKind.QUEUE, r"(?:^|/)queue\.py$|multiprocessing/queues\.py$", r"get|put"),
+    _rule(WaitKind.LOCK, r"(?:^|/)threading\.py$", r"wait|wait_for|acquire|__enter__|join"),
+    _rule(WaitKind.LOCK, r"(?:^|/)threading\.py$", r"_wait_for_tstate_lock"),
+    _rule(WaitKind.LOCK, r"multiprocessing/synchronize\.py$", r"wait|acquire|__enter__"),
+    _rule(WaitKind.NETWORK, r"(?:^|/)(?:socket|ssl)\.py$", r"recv\w*|read\w*|accept|\w*connect\w*"),
+    _rule(WaitKind.IO, r"multiprocessing/connection\.py$", r"\w+"),
+    _rule(WaitKind.IO, r"(?:^|/)selectors\.py$", r"select"),
+)
+_SYSTEM_CALLS = {
+    WaitKind.LOCK: "futex",
+    WaitKind.SLEEP: "nanosleep clock_nanosleep",
+    WaitKind.CHILD_PROCESS: "wait4 waitid",
+    WaitKind.NETWORK: "connect accept accept4 recvfrom recvmsg epoll_wait epoll_pwait",
+    WaitKind.FILE_LOCK: "flock fcntl",
+    WaitKind.IO: "read write pread64 fsync openat newfstatat statx getdents64 poll ppoll select "
+    "pselect6 ioctl",
 }
+_BY_CALL = {call: kind for kind, calls in _SYSTEM_CALLS.items() for call in calls.split()}
 
 
 def wait(frames: Sequence[Frame], state: str = "", syscall: str = "") -> Wait | None:
@@ -77,12 +113,15 @@ def wait(frames: Sequence[Frame], state: str = "", syscall: str = "") -> Wait | 
     `state` and `syscall` are the thread's, as /proc tells them; "" if unknown. The rule that comes
     first wins, not the frame: a data loader waits by means of a queue, a queue by means of a lock.
     """
+    innermost = 0 if frames else None
     for kind, file, function in _RULES:
         for index, frame in enumerate(frames[:NEAR]):
             name = frame.function.rpartition(".")[2][:LONGEST]
             if file.search(frame.file[-LONGEST:]) and function.fullmatch(name):
                 return Wait(kind, index)
     if state == "D":
-        return Wait("the kernel, not to be interrupted", 0 if frames else None)
-    kind_ = _CALLS.get(syscall)
-    return Wait(kind_, 0 if frames else None) if kind_ and state != "R" else None
+        return Wait(WaitKind.KERNEL, innermost)
+    called = _BY_CALL.get(syscall)
+    if called is None or state == "R":
+        return None
+    return Wait(called, innermost)

@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Allocation
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint, Copy, find
 from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_place
-from dslaunch.errors import NodeError, NodeFailure, PlanError, PreflightError, UsageError
+from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
 from dslaunch.run.places import LONG, NodePlace, Place, PlaceError, result, survey
@@ -94,10 +94,15 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
     if holdings.failures:
         silent = [f"{failure.host}: {failure.message}" for failure in holdings.failures.values()]
         what = "\n".join([what, *broken, *silent])
-        raise PreflightError(what, hint="bring those nodes back, or choose an older --tag")
+        raise PreflightError(
+            what,
+            hint="bring those nodes back, or choose an older --tag",
+            code=ErrorCode.CHECKPOINT_INCOMPLETE,
+        )
     raise PreflightError(
         "\n".join([what, *broken]),
         hint="choose an older --tag; `dslaunch checkpoint ls` shows which are complete",
+        code=ErrorCode.CHECKPOINT_INCOMPLETE,
     )
 
 
@@ -110,6 +115,7 @@ def _refuse_left_out(checkpoint: Checkpoint) -> None:
             "\n".join([f"{checkpoint.name} cannot be copied as a whole", *left[:10], *more]),
             hint="below the checkpoint directory links are not followed, since others could make "
             "them point to your private files; replace them by files, or remove them",
+            code=ErrorCode.CHECKPOINT_LINKS,
         )
 
 

@@ -17,7 +17,7 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.loading import beyond_torch, unknown
-from dslaunch.errors import DslaunchError, PreflightError, ToolMissingError
+from dslaunch.errors import DslaunchError, ErrorCode, PreflightError, ToolMissingError
 from dslaunch.launch.command import Command, Word, activated, at_home
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.protocol.checkpoints import Names, Room
@@ -80,6 +80,7 @@ def check_names(checkpoint: Checkpoint, place: Place, directory: str) -> None:
             "\n".join([f"{checkpoint.name} is not safe to load", *wrong[:20], *more]),
             hint="to load such a file is to run what it names: whoever wrote it can make that any "
             "program; if the training saves these objects itself, convert it with --trust",
+            code=ErrorCode.CHECKPOINT_UNSAFE,
         )
 
 

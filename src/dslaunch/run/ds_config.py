@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.storage import find_config, parse
-from dslaunch.errors import ConfigError, PlanError
+from dslaunch.errors import ConfigError, ErrorCode, PlanError
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.run.source import read_small
 
@@ -83,7 +83,11 @@ def refuse(errors: tuple[Remark, ...]) -> None:
         ": ".join(part for part in (place, error.path, error.message) if part)
         for place, error in zip(places, errors, strict=True)
     )
-    raise PlanError("\n".join(lines), hint="\n".join([*fixes, "or start it as it is: --force"]))
+    raise PlanError(
+        "\n".join(lines),
+        hint="\n".join([*fixes, "or start it as it is: --force"]),
+        code=ErrorCode.CONFIG_ERRORS,
+    )
 
 
 def offloads_to_host(job: Job, cwd: Path, more: Iterable[Path] = ()) -> bool:

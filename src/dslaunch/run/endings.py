@@ -9,14 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dslaunch.protocol.messages import Evidence
-from dslaunch.run.known_endings import (
-    NODE_DISK_FULL,
-    NODE_SHM_FULL,
-    OFFLOAD_MEMORY,
-    OOM_KILLER,
-    Known,
-    known_endings,
-)
+from dslaunch.run.known_endings import KnownEnding, known_endings
 
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning|Exit|"
@@ -33,6 +26,38 @@ _LONGEST = 160
 _LOOKED_AT = 4096
 """Characters at each end of a line that known endings are looked for in."""
 _SHM_SMALL = 64 << 20
+_NO_PATTERN = r"(?!)"
+OOM_KILLER = KnownEnding(
+    code="oom-killer",
+    pattern=_NO_PATTERN,
+    what="the kernel killed it for want of memory ({0})",
+    advice="load less at once, use fewer data loader workers, or turn CPU offload off",
+    source="Linux, mm/oom_kill.c",
+)
+NODE_DISK_FULL = KnownEnding(
+    code="disk-full",
+    pattern=_NO_PATTERN,
+    what="no space is left in {0}",
+    advice="free space there",
+    source="statvfs(3)",
+)
+NODE_SHM_FULL = KnownEnding(
+    code="shared-memory",
+    pattern=_NO_PATTERN,
+    what="/dev/shm is full",
+    advice="make it larger, or use num_workers=0",
+    source="signal(7), SIGBUS",
+)
+OFFLOAD_MEMORY = KnownEnding(
+    code="offload-memory",
+    pattern=_NO_PATTERN,
+    what="likely the node's memory: the DeepSpeed config offloads to the CPU",
+    advice="the DeepSpeed config offloads to host memory: compare the node's memory with "
+    "`dslaunch estimate`, use more nodes, set pin_memory: false, or offload less",
+    source="DeepSpeed, runtime/zero/offload_config.py, pin_memory",
+)
+BY_EVIDENCE = (OOM_KILLER, NODE_DISK_FULL, NODE_SHM_FULL, OFFLOAD_MEMORY)
+"""Endings that are known from more than what the rank wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +145,7 @@ def _by_evidence(found: Evidence) -> Diagnosis | None:
     return None
 
 
-def _told(known: Known, *values: str) -> Diagnosis:
+def _told(known: KnownEnding, *values: str) -> Diagnosis:
     words = [*values, "", ""]  # no pattern has more than two groups
     return Diagnosis(
         what=known.what.format(*words).strip(),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch import transport
-from dslaunch.cluster.model import BY_STEPS, Allocation, Cluster
+from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
@@ -74,7 +74,7 @@ def chosen_checks(wanted: Wanted, scope: Scope, known: Mapping[str, Check]) -> d
     """Return the checks that are wanted; those about logins are left out where nobody logs in to
     the nodes, unless they were asked for by name. Raises UsageError."""
     chosen = wanted.of(known, scope.cluster)
-    if scope.cluster.transport != BY_STEPS:
+    if not scope.cluster.by_steps:
         return chosen
     skip = set(ABOUT_LOGINS) - scope.named
     why = "nobody logs in: the nodes are reached by steps of the allocation"

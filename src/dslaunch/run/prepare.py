@@ -13,7 +13,7 @@ from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.deepspeed.in_code import Named
 from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
 from dslaunch.deepspeed.storage import SUFFIXES, find_config, localise, parse, replace_config
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch import decide as judged
 from dslaunch.launch import launchers
 from dslaunch.launch.command import Var
@@ -180,6 +180,7 @@ def plan_shipments(
         raise PlanError(
             f"{source.local} is not the same on {where}: {_some(shipments[0].paths)}",
             hint="leave --no-sync out to have it shipped",
+            code=ErrorCode.CODE_DIFFERS,
         )
     judged.check_destination(facts, inside, [shipment.host for shipment in shipments])
     return tuple(shipments), (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal
 
-from dslaunch.errors import FailureKind
+from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.replacement import Replacement
 
 OwnProcess = Literal["agent", "guardian"]
@@ -60,6 +60,8 @@ class EndReason:
     process: OwnProcess | None = None
     failure: FailureKind | None = None
     """A lost node: the kind of `NodeFailure`."""
+    problem: ErrorCode | None = None
+    """Why it was not started: the code of the error."""
     error: str | None = None
     """What the system, a node or our own program said of it."""
     by: str | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dslaunch.cluster.model import SecretSource
-from dslaunch.errors import UsageError
+from dslaunch.errors import ErrorCode, UsageError
 
 _LONGEST_VARIABLE = 128 * 1024
 """Bytes of `NAME=value` with its final NUL that Linux takes (execve(2), MAX_ARG_STRLEN)."""
@@ -53,7 +53,11 @@ def read_secrets(
         except _UnusableError as problem:
             problems.append(f"secret {source.name}{problem}")
     if problems:
-        raise UsageError("\n".join(problems), hint="set it, or take it out of `secrets:`")
+        raise UsageError(
+            "\n".join(problems),
+            hint="set it, or take it out of `secrets:`",
+            code=ErrorCode.UNUSABLE_SECRET,
+        )
     return values
 
 

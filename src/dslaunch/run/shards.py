@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any
 
-from dslaunch.errors import PreflightError
+from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.protocol.checkpoints import Begun, Piece, Room
 from dslaunch.run.places import LONG, Place, PlaceError, result
 
@@ -221,7 +221,11 @@ def check_room(transfers: Sequence[Transfer]) -> None:
                 f"{in_words(wanted)} are to be written there, {in_words(SPARE)} to be left"
             )
     if small:
-        raise PreflightError("\n".join(small), hint="make room there, or name another directory")
+        raise PreflightError(
+            "\n".join(small),
+            hint="make room there, or name another directory",
+            code=ErrorCode.DISK_FULL,
+        )
 
 
 def _there(transfers: Sequence[Transfer]) -> int:

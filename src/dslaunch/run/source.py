@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
 from dslaunch.pysource.imports import Imports, imports_of
 from dslaunch.pysource.values import module_paths
@@ -146,6 +146,7 @@ def digests(directory: Path, secrets: frozenset[FileId] = frozenset()) -> Iterat
                 f"{MOST_BYTES >> 20} MiB",
                 hint=f"list what is no code in {directory / IGNORE_FILE}, put the script into a "
                 "directory of its own, use a shared `storage.workdir`, or give --no-sync",
+                code=ErrorCode.CODE_TOO_LARGE,
             )
         yield path, hashlib.sha256((directory / path).read_bytes()).hexdigest()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dslaunch import log
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.facts import facts_to_json
+from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
-from dslaunch.launch.serialise import to_json
 from dslaunch.run.detach import control, detach
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
 from dslaunch.run.events import Event
@@ -64,7 +64,7 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     decided = replace(decided, decisions=(*_way(whole), *decided.decisions, *warnings(errors)))
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
     record = whole.recorded(plan, count)
-    record.write(numbered("plan", count), to_json(plan))
+    record.write(numbered("plan", count), plan_to_json(plan))
     record.write(numbered("facts", count), facts_to_json(facts))
     _log_plan(whole.run, plan)
     whole.screen.plan(plan, record.directory)

@@ -14,7 +14,7 @@ from dslaunch.slurm.directive_settings import (
     options_in,
 )
 from dslaunch.slurm.grammar import Option
-from dslaunch.transport.srun import CONFIGURING
+from dslaunch.transport.transports.srun import CONFIGURING
 
 BLOCKING = "SBATCH_WAIT"
 """With it sbatch returns when the job has ended; dslaunch follows the job itself."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from dslaunch.cluster.model import BY_STEPS, Cluster
+from dslaunch.cluster.model import Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.slurm.allocation import (
     bare_cluster,
@@ -18,7 +18,7 @@ from dslaunch.slurm.allocation import (
 from dslaunch.slurm.client import Client
 from dslaunch.slurm.partition import FORMAT, Partition, allowed_accounts, parse_partition
 from dslaunch.slurm.refusal import why_refused
-from dslaunch.transport import srun
+from dslaunch.transport.transports import srun
 
 SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}"'
 """SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
@@ -62,7 +62,7 @@ def by_steps(client: Client, cluster: Cluster) -> Cluster:
             "`--transport fabric`",
         )
     nodes = tuple(replace(n, slots=gpus.get(n.host) or n.slots) for n in cluster.nodes)
-    return replace(cluster, nodes=nodes, transport=BY_STEPS)
+    return replace(cluster, nodes=nodes, transport=srun.NAME)
 
 
 @dataclass(frozen=True, slots=True)

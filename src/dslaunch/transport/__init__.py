@@ -1,7 +1,7 @@
 """How a node is reached. The only place that opens connections.
 
-`choose` decides between the two that speak SSH. A transport is a function `make(cluster)` that
-gives an object of the shape of `base.Transport`; `registry.TRANSPORTS` knows them by name.
+`choose` decides between the two that speak SSH. `registry.TRANSPORTS` has a `TransportType` by
+name, which states what a transport can do and makes it for a cluster.
 """
 
 from __future__ import annotations
@@ -34,5 +34,4 @@ def choose(name: str, cluster: Cluster) -> Choice:
 
 def make(name: str, cluster: Cluster) -> Transport:
     """Give the transport that is chosen. Raises UsageError when none has that name."""
-    make_transport = TRANSPORTS.get(name)
-    return LoggedTransport(name, make_transport(cluster))
+    return LoggedTransport(name, TRANSPORTS.get(name).make(cluster))

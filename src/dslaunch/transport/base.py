@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Node
+    from dslaunch.cluster.model import Cluster, Node
 
 
 class Channel(Protocol):
@@ -54,3 +56,20 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of what is shared by connections, such as jump hosts. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportType:
+    """A transport as the registry has it. Code asks for its capabilities, never for its name."""
+
+    make: Callable[[Cluster], Transport]
+    summary: str
+    """How nodes are reached, in a few words."""
+    over_ssh: bool = False
+    """Nodes are logged in to over SSH: host keys and the user's SSH configuration count."""
+    ssh_program: bool = False
+    """It starts the system's ssh."""
+    same_machine: bool = False
+    """All nodes are emulated on this machine."""
+    by_steps: bool = False
+    """Programs are steps of the SLURM allocation that we are in, and end with their step."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.cluster.model import Allocation, Node
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.decisions import DecisionCode
 from dslaunch.launch.job import Job
 from dslaunch.run.ds_config import config_errors, offloads_to_host, refuse, warnings
@@ -94,7 +94,7 @@ def test_errors_stop_a_start_with_all_places_and_fixes(tmp_path: Path) -> None:
     job = Job("train.py", ("--deepspeed_config", "ds.json"))
     with pytest.raises(PlanError) as refused:
         refuse(config_errors(job, tmp_path, SIX_RANKS))
-    assert refused.value.exit_code == 3
+    assert (refused.value.exit_code, refused.value.error_code) == (3, ErrorCode.CONFIG_ERRORS)
     assert "ds.json:1:" in refused.value.message
     assert "ds.json:2:1: zero_optimisation" in refused.value.message
     assert "--force" in (refused.value.hint or "")

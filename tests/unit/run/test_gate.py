@@ -32,7 +32,7 @@ from dslaunch.run.gate import OWN, Gate
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import close_all
 from dslaunch.run.session import Session
-from dslaunch.transport.local import LocalTransport
+from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
 
 NODE = Node("n1", (0,), python=sys.executable)

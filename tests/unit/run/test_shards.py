@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.errors import PreflightError
+from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.run import shards
 from dslaunch.run.places import LocalPlace, PlaceError
 from dslaunch.run.shards import Transfer, copy, in_words
@@ -107,8 +107,9 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
     source: Path, tmp_path: Path, place: LocalPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "SPARE", 1 << 62)
-    with pytest.raises(PreflightError, match=r"15\.0 kB are to be written there"):
+    with pytest.raises(PreflightError, match=r"15\.0 kB") as caught:
         copy(transfers(source, tmp_path / "t", place))
+    assert caught.value.error_code is ErrorCode.DISK_FULL
     assert list((tmp_path / "t").iterdir()) == []
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
 from dslaunch.run import source as sources
 from dslaunch.run.source import archive, find_source, script_imports, walk
@@ -95,8 +95,9 @@ def test_a_module_brings_the_working_directory(project: Path) -> None:
 
 def test_too_much_to_ship_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_BYTES", 10)
-    with pytest.raises(PlanError, match="too large to ship") as caught:
+    with pytest.raises(PlanError) as caught:
         find_source(Job("train.py"), project, "/w")
+    assert caught.value.error_code is ErrorCode.CODE_TOO_LARGE
     assert ".dslaunchignore" in (caught.value.hint or "")
 
 

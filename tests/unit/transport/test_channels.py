@@ -19,9 +19,9 @@ from dslaunch.registry import TRANSPORTS
 from dslaunch.run.boot import Agent, boot_text
 from dslaunch.run.session import Session
 from dslaunch.transport import program
-from dslaunch.transport.local import LocalTransport
 from dslaunch.transport.pool import connect_all
 from dslaunch.transport.process import ProcessChannel, login_line
+from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
 
 NODE = Node("n1", (0,))
@@ -99,7 +99,7 @@ def test_programs_on_nodes_do_not_inherit_the_clusters_secrets(
 
 
 def test_every_built_in_transport_can_be_had() -> None:
-    assert TRANSPORTS.names() == ("fabric", "local", "openssh", "srun")
+    assert TRANSPORTS.names() == ("auto", "fabric", "local", "openssh", "srun")
     for name in ("fabric", "local", "openssh", "srun"):
         transport.get(name, Cluster("c", (NODE,))).close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeError, UsageError
-from dslaunch.transport.srun import SrunTransport, places
+from dslaunch.transport.transports.srun import SrunTransport, places
 
 STAND_IN = """#!/bin/sh
 printf '%s\\n' "$*" >"$SEEN"

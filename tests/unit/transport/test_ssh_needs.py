@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.cluster.model import Node, Ssh
-from dslaunch.errors import ConfigError, PlanError, ToolMissingError
+from dslaunch.errors import ConfigError, ErrorCode, PlanError, ToolMissingError
 from dslaunch.transport.ssh.choice import Inspection, decide
 from dslaunch.transport.ssh.files import client_of
 from dslaunch.transport.ssh.keys import agent_key_types, has_ticket, kind_of
@@ -226,8 +226,9 @@ def test_the_transport_is_decided_by_the_needs() -> None:
     assert decide("auto", {}, has_openssh=True).name == "fabric"
     assert decide("auto", LACKING, has_openssh=True).name == "openssh"
     assert decide("fabric", LACKING, has_openssh=True).name == "fabric"
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError) as caught:
         decide("fabric", WEAKER, has_openssh=True)
+    assert caught.value.error_code is ErrorCode.TRANSPORT_LESS_STRICT
     with pytest.raises(ToolMissingError):
         decide("auto", WEAKER, has_openssh=False)
     assert decide("auto", {}, has_openssh=False).name == "fabric"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.plural import counted
 from dslaunch.registry import LAUNCHERS
 
@@ -95,6 +95,7 @@ def _check_even(name: str, world: World) -> None:
                 f"{first.node.host} has {_slots(first)} and {other.node.host} {_slots(other)}",
                 hint=f"choose the launcher {', '.join(able[:-1])} or {able[-1]}, or select "
                 "equally many slots on every node",
+                code=ErrorCode.UNEVEN_SLOTS,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import PlanError
+from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.command import Command, Var, Word
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.launchers import Launcher
@@ -58,6 +58,7 @@ class Elastic(Launcher):
             raise PlanError(
                 f"--min-nodes is {world.min_nodes}, but only {world.node_count} nodes are chosen",
                 hint="choose more nodes, or lower it",
+                code=ErrorCode.TOO_FEW_NODES,
             )
 
     def processes(

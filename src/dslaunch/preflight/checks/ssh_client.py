@@ -18,6 +18,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.unanswered import lacks_program
 from dslaunch.protocol.survey import Ran
+from dslaunch.registry import TRANSPORTS
 from dslaunch.transport.classify import from_words
 
 NAME = "ssh.client"
@@ -32,13 +33,15 @@ THROTTLED = ("kex_exchange_identification", "Connection reset by", "Connection c
 
 
 def _why_not(scope: Scope) -> str:
-    if scope.cluster.transport == "local":
+    if scope.cluster.same_machine:
         return "emulated nodes have no sshd"
     if NAME in scope.named or "mpi" in scope.purposes:
         return ""
-    if scope.cluster.transport == "srun":
+    if scope.cluster.by_steps:
         return "nobody logs in: the nodes are reached by steps of the allocation"
-    if scope.cluster.transport not in ("auto", "fabric"):
+    if not scope.cluster.over_ssh:
+        return "the nodes are not reached over SSH"
+    if TRANSPORTS.get(scope.cluster.transport).ssh_program:
         return "the nodes were reached with it"
     return f"more than {FEW} nodes; ask with --only {NAME}" if len(scope.nodes) > FEW else ""
 

@@ -104,7 +104,7 @@ def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
 
 
 def _host_names(a: Answers) -> Iterator[Finding]:
-    if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.transport == "local":
+    if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.same_machine:
         yield skipped("nobody calls it by that name")
         return
     names = a["names"]
@@ -127,7 +127,7 @@ def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
     """Two nodes of one name: torch's elastic agents take them for one (`_NodeDesc`)."""
     named: dict[str, list[str]] = {}
     for host, a in nodes.items():
-        if a.has("names") and a.scope.cluster.transport != "local":
+        if a.has("names") and not a.scope.cluster.same_machine:
             named.setdefault(a["names"]["fqdn"], []).append(host)
     for name, hosts in named.items():
         if len(hosts) > 1:
@@ -145,7 +145,7 @@ MACHINE_ID = Question("read", ["/etc/machine-id"])
 
 
 def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
-    if any(a.scope.cluster.transport == "local" for a in nodes.values()):
+    if any(a.scope.cluster.same_machine for a in nodes.values()):
         yield Finding("skip", "emulated nodes are one machine", hosts=tuple(nodes))
         return
     same = _groups({h: f"{a.hello['boot']} {a.hello['network']}" for h, a in nodes.items()})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dslaunch.launch.plan import plan_to_json
 from dslaunch.launch.planner import make_plan
-from dslaunch.launch.serialise import to_json
 from dslaunch.render.launch import Rendered
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class PlanFormat:
     def render(self, launch: Launch) -> Rendered:
         """The plan. Raises PlanError as the job's launcher does."""
         plan = make_plan(launch.allocation, launch.job, launch.decided, cluster=launch.cluster)
-        return Rendered(to_json(plan))
+        return Rendered(plan_to_json(plan))
 
 
 FORMAT = PlanFormat()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dslaunch.errors import PlanError, ToolMissingError
+from dslaunch.errors import ErrorCode, PlanError, ToolMissingError
 from dslaunch.plural import counted
 from dslaunch.transport.ssh import config, keys, known_hosts
 from dslaunch.transport.ssh.files import KnownHosts, client_of
@@ -124,6 +124,7 @@ def decide(name: str, needs: Mapping[Need, Sequence[str]], *, has_openssh: bool)
         raise PlanError(
             "\n".join(["transport `fabric` would be less strict than OpenSSH:", *weaker]),
             hint="set `transport: openssh`, or leave `transport` out",
+            code=ErrorCode.TRANSPORT_LESS_STRICT,
         )
     return Choice(FABRIC, f"as requested, although: {why}", notable=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.node import private
+from dslaunch.transport.base import TransportType
 from dslaunch.transport.process import ProcessChannel, inherited
 
 if TYPE_CHECKING:
@@ -59,3 +60,10 @@ def make(cluster: Cluster) -> LocalTransport:
     root = Path(state) if state else Path(base).expanduser() / "dslaunch"
     directory = (root / "emulated" / cluster.name).absolute()
     return LocalTransport(directory, inherited(os.environ, cluster))
+
+
+TRANSPORT = TransportType(
+    make,
+    summary="this machine, with a directory for each node",
+    same_machine=True,
+)

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cluster.nodeset import expand
 from dslaunch.errors import NodeError, NodeFailure, UsageError
+from dslaunch.transport.base import TransportType
 from dslaunch.transport.process import ProcessChannel, inherited, login_line
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
 
+NAME = "srun"
+"""The name of the transport, and of the program that starts steps."""
 CONFIGURING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT")
 """Variables that configure SLURM's commands; all others of it are about the job we are in."""
 OF_A_STEP = ("SLURM", "SLURMD", "SBATCH", "SRUN", "SALLOC", "PMI", "PMIX")
@@ -73,7 +76,7 @@ def command(place: Place, hosts: str, count: int, gpus: int | None = None) -> li
     size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
     if gpus:
         size.append(f"--gpus={gpus}" if count == 1 else f"--gres=gpu:{gpus}")
-    return ["srun", *STEP, *where, *size]
+    return [NAME, *STEP, *where, *size]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +135,7 @@ class SrunTransport:
     run that went by steps, and reaches no node."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._here = shutil.which("srun", path=environ.get("PATH")) is not None
+        self._here = shutil.which(NAME, path=environ.get("PATH")) is not None
         self._places = places(environ) if environ.get("SLURM_JOB_ID") else {}
         self._env = environment(environ)
 
@@ -157,3 +160,10 @@ class SrunTransport:
 def make(cluster: Cluster) -> SrunTransport:
     """The allocation that we are in. Raises UsageError for one without a list of its nodes."""
     return SrunTransport(inherited(os.environ, cluster))
+
+
+TRANSPORT = TransportType(
+    make,
+    summary="steps of the SLURM allocation that we are in",
+    by_steps=True,
+)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dslaunch.errors import NodeError, ToolMissingError
+from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, hop_of, symptom_in
 from dslaunch.transport.process import ProcessChannel, login_line
 from dslaunch.transport.retry import when_throttled
@@ -205,3 +206,11 @@ def _private_directory() -> Path:
 def make(cluster: Cluster) -> OpenSshTransport:
     """The transport for a cluster."""
     return OpenSshTransport(cluster.ssh)
+
+
+TRANSPORT = TransportType(
+    make,
+    summary="the system's ssh",
+    over_ssh=True,
+    ssh_program=True,
+)

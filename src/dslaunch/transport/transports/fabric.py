@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.errors import NodeError
+from dslaunch.transport.base import TransportType
 from dslaunch.transport.classify import Scene, Symptom, failure, symptom_of
 from dslaunch.transport.process import PIECE, STDERR_KEPT, login_line
 from dslaunch.transport.retry import when_throttled
@@ -308,3 +309,10 @@ def _key_type(algorithm: str) -> str:
 def make(cluster: Cluster) -> FabricTransport:
     """The transport for a cluster."""
     return FabricTransport(cluster.ssh)
+
+
+TRANSPORT = TransportType(
+    make,
+    summary="SSH inside dslaunch",
+    over_ssh=True,
+)
