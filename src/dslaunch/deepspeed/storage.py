@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.nodeset import shortened
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.terminal import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
