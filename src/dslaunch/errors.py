@@ -14,9 +14,10 @@ DslaunchError                1  the run failed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 
 class ErrorCode(StrEnum):
@@ -96,6 +97,8 @@ class Problem:
     message: str
     rule: str = "wrong-value"
     """Its name for machines, such as `unknown-key`."""
+    parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the message was made from, for machines."""
     source: str = field(default="", compare=False)
     """The line itself, where it may be shown."""
 

@@ -46,6 +46,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def shortened(value: object, limit: int = 60) -> str:
+    """Return `repr(value)`, cut to at most `limit` characters, for messages."""
+    text = repr(value[: limit * 2] if isinstance(value, str) else value)
+    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
+
+
 def colored(text: str) -> str:
     """Return `text` with unsafe characters spelled out, except colors.
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+from dslaunch.cluster import mistakes
 from dslaunch.errors import ErrorCode, FailureKind
 from dslaunch.launch.decisions import DecisionCode, parameters
 from dslaunch.run.endings import BY_EVIDENCE
@@ -54,3 +55,8 @@ def test_every_known_ending_is_documented() -> None:
         *built_in(),
         *(known.code for known in BY_EVIDENCE),
     }
+
+
+def test_every_mistake_in_a_cluster_file_is_documented_with_its_parameters() -> None:
+    expected = {code.value: set(mistakes.parameters(code)) for code in mistakes.MistakeCode}
+    assert rows("Mistakes in cluster files") == expected

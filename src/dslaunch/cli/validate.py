@@ -64,11 +64,11 @@ def validate(
 
     Example: dslaunch validate cluster.yaml
     """
-    from dslaunch.cluster.findings import NAMES
+    from dslaunch.cluster.mistakes import MistakeCode
     from dslaunch.lint import fails
 
     wanted = form(as_json=json, sarif=sarif, github=github)
-    rules = ignored_rules(ignore, NAMES)
+    rules = ignored_rules(ignore, frozenset(MistakeCode))
     judged = [_judge(find_cluster(file), rules) for file in files or (None,)]
     remarks = [remark for each in judged for remark in each.found.kept]
     if wanted == "json":
@@ -83,8 +83,8 @@ def validate(
 
 def _judge(file: Path, ignore: Collection[str]) -> Judged:
     """Load a cluster file, and sort out what is ignored. Raises ConfigError if it is unreadable."""
-    from dslaunch.cluster.findings import NAMES
     from dslaunch.cluster.load import check_names, parse, read_text
+    from dslaunch.cluster.mistakes import MistakeCode
     from dslaunch.lint import mentions, screened
 
     text = read_text(file)
@@ -99,7 +99,9 @@ def _judge(file: Path, ignore: Collection[str]) -> Judged:
         problems, hint = error.problems, error.hint
     remarks = [_remark(problem) for problem in problems]
     said = mentions(text)
-    found = screened(remarks, file=str(file), known=NAMES, ignore=ignore, said=said)
+    found = screened(
+        remarks, file=str(file), known=frozenset(MistakeCode), ignore=ignore, said=said
+    )
     return Judged(file, cluster, problems, found, hint)
 
 
@@ -115,14 +117,15 @@ def _print_json(judged: list[Judged]) -> None:
     import json
     from dataclasses import asdict
 
-    told = [
-        {
-            **(count(each.cluster) if each.cluster else {}),
-            "problems": [asdict(remark) for remark in each.found.kept],
-            "ignored": each.found.ignored,
-        }
-        for each in judged
-    ]
+    told = []
+    for each in judged:
+        counts = count(each.cluster) if each.cluster else {}
+        parameters = {_remark(problem): dict(problem.parameters) for problem in each.problems}
+        problems = [
+            asdict(remark) | {"parameters": parameters.get(remark, {})}
+            for remark in each.found.kept
+        ]
+        told.append({**counts, "problems": problems, "ignored": each.found.ignored})
     ui.result(json.dumps(told[0] if len(told) == 1 else told, indent=2))
 
 

@@ -1,4 +1,4 @@
-"""What pydantic found in a cluster file, in our words and with its place in the text.
+"""What pydantic found in a cluster file, as mistakes with their places in the text.
 
 What is at fault is then cut out and the rest checked again, so that the rules for which the
 whole must be seen (see `rules`) are heard at the same time.
@@ -16,11 +16,12 @@ from pydantic import BaseModel, ValidationError
 
 from dslaunch.cluster import schema
 from dslaunch.cluster.container_section import ContainerSection
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.preflight_section import PreflightSection
 from dslaunch.cluster.sbatch_options import as_directive
 from dslaunch.cluster.slurm_section import SlurmSection
 from dslaunch.cluster.synonyms import meant_key, meant_of_node
-from dslaunch.cluster.yamltext import Document, Path, described
+from dslaunch.cluster.yamltext import Path, YamlDocument, described
 from dslaunch.errors import Problem
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -34,24 +35,21 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "preflight": PreflightSection,
 }
 _EXPECTED = {
-    "int_type": "an integer",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "at most {le}",
-    "words": "{what}",
+    "int_type": (MistakeCode.WRONG_TYPE, "an integer"),
+    "float_type": (MistakeCode.WRONG_TYPE, "a number"),
+    "bool_type": (MistakeCode.WRONG_TYPE, "true or false"),
+    "string_type": (MistakeCode.WRONG_TYPE, "text"),
+    "list_type": (MistakeCode.WRONG_TYPE, "a list"),
+    "dict_type": (MistakeCode.WRONG_TYPE, "a mapping"),
+    "model_type": (MistakeCode.WRONG_TYPE, "a mapping"),
+    "model_attributes_type": (MistakeCode.WRONG_TYPE, "a mapping"),
+    "greater_than": (MistakeCode.OUT_OF_RANGE, "more than {gt:g}"),
+    "greater_than_equal": (MistakeCode.OUT_OF_RANGE, "at least {ge}"),
+    "less_than": (MistakeCode.OUT_OF_RANGE, "less than {lt:g}"),
+    "less_than_equal": (MistakeCode.OUT_OF_RANGE, "at most {le}"),
+    "words": (MistakeCode.WRONG_FORMAT, "{what}"),
 }
-RULES = {"extra_forbidden": "unknown-key", "missing": "missing-key"}
-"""pydantic's kinds of findings, as rules; the others are `wrong-value`."""
-NAMES = frozenset({"missing-key", "syntax", "unknown-key", "wrong-value"})
-"""The rules of `dslaunch validate`."""
+"""pydantic's kinds of findings, as codes, with what was expected."""
 _ROUNDS = 5
 """Enough to cut out a key, then its entry that lacks it, then the list that is left empty."""
 _TAG = re.compile(r"<[a-z]+>")
@@ -68,7 +66,7 @@ class Checked:
     problems: tuple[Problem, ...]
 
 
-def check(document: Document) -> Checked:
+def check(document: YamlDocument) -> Checked:
     """Check the data of a cluster file against its schema."""
     data, indexes = document.data, tuple(range(_node_count(document.data)))
     problems: tuple[Problem, ...] = ()
@@ -83,10 +81,10 @@ def check(document: Document) -> Checked:
     return Checked(None, (), problems)
 
 
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Give `, did you mean ...?` with the word that is nearest, or nothing."""
+def similar(word: str, words: Iterable[str]) -> str:
+    """Return the word that is nearest, or an empty text."""
     close = difflib.get_close_matches(word, list(words), 1)
-    return f", did you mean `{close[0]}`?" if close else ""
+    return close[0] if close else ""
 
 
 def _node_count(data: dict[str, Any]) -> int:
@@ -94,7 +92,7 @@ def _node_count(data: dict[str, Any]) -> int:
     return len(nodes) if isinstance(nodes, list) else 0
 
 
-def _problems(document: Document, found: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+def _problems(document: YamlDocument, found: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
     found = list(found)
     renamed = set(_renamed(found))
     for finding in found:
@@ -103,8 +101,7 @@ def _problems(document: Document, found: Iterable[Mapping[str, Any]]) -> Iterato
         path = _path(finding["loc"])
         if finding["type"] == "missing" and path in renamed:
             continue  # it stands there under another name, which is told
-        rule = RULES.get(finding["type"], "wrong-value")
-        yield document.problem(path, _message(finding, path), rule)
+        yield document.problem(path, _mistake(finding, path))
 
 
 def _renamed(found: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
@@ -123,65 +120,77 @@ def _path(location: Path) -> Path:
     return tuple(s for s in path if not (isinstance(s, str) and _TAG.fullmatch(s)))
 
 
-def _message(finding: Mapping[str, Any], path: Path) -> str:
+def _mistake(finding: Mapping[str, Any], path: Path) -> Mistake:
     kind, given = finding["type"], finding["input"]
+    found = described(given)
     if kind == "extra_forbidden":
-        return f"unknown key `{path[-1]}`{_without_space(str(path[-1])) or _nearest_key(path)}"
+        return _unknown_key(path)
     if kind == "missing":
-        return "is missing"
+        return mistake(MistakeCode.MISSING_KEY)
     if kind in ("too_short", "string_too_short"):
-        return "is empty"
+        return mistake(MistakeCode.EMPTY_VALUE)
     if kind == "literal_error":
-        return f"expected {_choices(finding)}, got {described(given)}" + did_you_mean(
-            str(given), re.findall(r"'([\w-]+)'", finding["ctx"]["expected"])
+        expected = finding["ctx"]["expected"]
+        known = re.findall(r"'([\w-]+)'", expected)
+        return mistake(
+            MistakeCode.UNKNOWN_VALUE,
+            expected=expected.replace("'", "`"),
+            found=found,
+            similar=similar(str(given), known),
         )
-    expected = _EXPECTED.get(kind)
-    if expected is None:
-        return f"{finding['msg'][:1].lower()}{finding['msg'][1:]}, got {described(given)}"
-    expected = expected.format(**finding.get("ctx", {}))
+    if kind not in _EXPECTED:
+        reason = finding["msg"][:1].lower() + finding["msg"][1:]
+        return mistake(MistakeCode.INVALID_VALUE, error=reason, found=found)
+    code, template = _EXPECTED[kind]
+    expected = template.format(**finding.get("ctx", {}))
     if len(path) == 2 and path[0] == "nodes" and isinstance(given, str):
-        more = _without_space(given) or ", such as `{host: node01, slots: 8}`"
-        return f"expected {expected}, got {described(given)}{more}"
+        expected += " such as `{host: node01, slots: 8}`"
+        glued = _glued_key(given)
+        if glued:
+            return mistake(MistakeCode.MISSING_SPACE, text=glued)
     if path[0] == "secrets":  # somebody may have put the secret itself there
-        return f"expected {expected}; a secret's value does not belong in this file"
+        return mistake(MistakeCode.INVALID_SECRET, expected=expected)
     if "<value>" in finding["loc"]:
         expected = "`auto`" + (", " if " or " in expected else " or ") + expected
-    return f"expected {expected}, got {described(given)}"
+    return mistake(code, expected=expected, found=found)
 
 
-def _choices(finding: Mapping[str, Any]) -> str:
-    return str(finding["ctx"]["expected"]).replace("'", "`")
-
-
-def _without_space(text: str) -> str:
-    """Say that `host:a` lacks a space; nothing if it is not of that form."""
+def _glued_key(text: str) -> str:
+    """Return `host:` of `host:a`, which lacks a space; an empty text if it is not of that form."""
     key, colon, rest = text.partition(":")
     known = {*schema.ClusterFile.model_fields, *schema.NodeEntry.model_fields}
-    return f": a space is missing after `{key}:`" if colon and rest and key in known else ""
+    return f"{key}:" if colon and rest and key in known else ""
 
 
-def _nearest_key(path: Path) -> str:
+def _unknown_key(path: Path) -> Mistake:
     key, top = str(path[-1]), str(path[0])
+    glued = _glued_key(key)
+    if glued:
+        return mistake(MistakeCode.MISSING_SPACE, text=glued)
     deepest = 3 if top == "nodes" else 2
     parent = top if len(path) > 1 else None
     meant = meant_key(key, parent) if len(path) <= deepest else None
     if meant is not None:
-        return f", did you mean `{meant}`?"
+        return mistake(MistakeCode.UNKNOWN_KEY, key=key, similar=meant)
     if len(path) == 1:
-        of_node = meant_of_node(key)
-        if of_node is not None and key not in schema.NodeEntry.model_fields:
-            return f", did you mean `{of_node}`?"
-        for name, section in _SECTIONS.items():
-            if key in section.model_fields and name not in ("nodes", "secrets"):
-                return f", did you mean `{name}.{key}`?"
-        if of_node is not None:
-            return f", did you mean `{of_node}`?"
-        return did_you_mean(key, schema.ClusterFile.model_fields)
+        return mistake(MistakeCode.UNKNOWN_KEY, key=key, similar=_nearest_at_the_top(key))
     section = ContainerSection if "container" in path[1:-1] else _SECTIONS[top]
     option = as_directive(key) if section is SlurmSection else None
     if option is not None and key.lower().replace("-", "_") not in section.model_fields:
-        return f"; it is an option of sbatch: `directives: [{option}]`"
-    return did_you_mean(key, section.model_fields)
+        return mistake(MistakeCode.SBATCH_OPTION, key=key, option=option)
+    nearest = similar(key, section.model_fields)
+    return mistake(MistakeCode.UNKNOWN_KEY, key=key, similar=nearest)
+
+
+def _nearest_at_the_top(key: str) -> str:
+    """Return the key that is meant by an unknown one, which may belong into a section."""
+    of_node = meant_of_node(key)
+    if of_node is not None and key not in schema.NodeEntry.model_fields:
+        return of_node
+    for name, section in _SECTIONS.items():
+        if key in section.model_fields and name not in ("nodes", "secrets"):
+            return f"{name}.{key}"
+    return of_node or similar(key, schema.ClusterFile.model_fields)
 
 
 def _fault(finding: Mapping[str, Any]) -> Path:

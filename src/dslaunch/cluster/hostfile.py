@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import MOST_SLOTS
 from dslaunch.cluster.names import host_fault
-from dslaunch.cluster.nodeset import shortened
-from dslaunch.errors import ConfigError, Problem
+from dslaunch.errors import ConfigError
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"(\S+)\s+slots=([0-9]{1,9})(.*)", re.ASCII)
@@ -16,12 +16,11 @@ _REST = re.compile(r"(?:\s+max[-_]slots=([0-9]{1,9}))?\s*(?:\s#.*)?", re.ASCII)
 _COUNTED = re.compile(r"([^\s:]+):([0-9]{1,9})(?:\s#.*)?", re.ASCII)
 _BARE = re.compile(r"([^\s:=,\[\]]+)(?:\s#.*)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
-EXPECTED = "expected `host slots=N`"
 HINT = "a line is `host slots=N`, `host:N` or, with `--slots N`, `host`; `user@host` is fine"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HostLine:
     """One host of a hostfile."""
 
     host: str
@@ -29,7 +28,7 @@ class Line:
     user: str | None = None
 
 
-def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[Line, ...]:
+def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[HostLine, ...]:
     """Read the host and the slots of each line; `slots` is for lines that have none.
 
     Raises ConfigError with every bad line. A line is DeepSpeed's `host slots=N`, also with
@@ -40,64 +39,64 @@ def parse_hostfile(text: str, file: str, slots: int | None = None) -> tuple[Line
     `a slots=4,b slots=2` is one host; `slots=0`, a node without a process; a byte order mark,
     which becomes a part of the first name; names that its include texts cannot carry.
     """
-    found: dict[str, Line] = {}
+    found: dict[str, HostLine] = {}
     problems = []
     for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         read = _read(line, slots)
-        if isinstance(read, Line):
+        if isinstance(read, HostLine):
             read = _fault(read, found) or read
-        if isinstance(read, Line):
+        if isinstance(read, HostLine):
             found[read.host] = read
         else:
-            problems.append(Problem(file, number, 1, "", read, source=line))
+            problems.append(read.at(file, (number, 1), source=line))
     if not found and not problems:
-        problems.append(Problem(file, 0, 0, "", "has no host, expected lines of `host slots=N`"))
+        problems.append(mistake(MistakeCode.NO_HOST).at(file))
     if problems:
         raise ConfigError(tuple(problems), hint=HINT)
     return tuple(found.values())
 
 
-def _read(line: str, slots: int | None) -> Line | str:
+def _read(line: str, slots: int | None) -> HostLine | Mistake:
     """Return what a line says, or what is wrong with it."""
     if line.startswith("\ufeff"):
-        return "a byte order mark, which DeepSpeed takes for a part of the name; save it without"
+        return mistake(MistakeCode.BYTE_ORDER_MARK)
     if match := _LINE.fullmatch(line):
         return _with_slots(match)
     if match := _COUNTED.fullmatch(line):
         return _line(match[1], int(match[2]))
     match = _BARE.fullmatch(line)
     if match is None:
-        return f"{EXPECTED}, got {shortened(line)}"
+        return mistake(MistakeCode.INVALID_LINE, written=line)
     if slots is None:
-        return f"{EXPECTED}, got {shortened(line)}; name the slots with --slots N"
+        return mistake(MistakeCode.NO_SLOTS_GIVEN, written=line)
     return _line(match[1], slots)
 
 
-def _with_slots(match: re.Match[str]) -> Line | str:
+def _with_slots(match: re.Match[str]) -> HostLine | Mistake:
     host, count, after = match[1], int(match[2]), match[3]
     rest = _REST.fullmatch(after)
     if rest is None:
-        return f"{shortened(after.strip())} after `slots={count}`, which DeepSpeed ignores"
+        return mistake(MistakeCode.IGNORED_TEXT, text=after.strip(), slots=count)
     if rest[1] is not None and int(rest[1]) < count:
-        return f"host {host!r} has more slots, {count}, than max_slots, {rest[1]}"
+        return mistake(MistakeCode.ABOVE_MAX_SLOTS, name=host, slots=count, limit=int(rest[1]))
     return _line(host, count)
 
 
-def _line(name: str, slots: int) -> Line:
+def _line(name: str, slots: int) -> HostLine:
     user, at, host = name.rpartition("@")
-    return Line(host, slots, user) if at and _USER.fullmatch(user) else Line(name, slots)
+    return HostLine(host, slots, user) if at and _USER.fullmatch(user) else HostLine(name, slots)
 
 
-def _fault(line: Line, found: dict[str, Line]) -> str | None:
-    """Say what is wrong with a host, if anything is."""
+def _fault(line: HostLine, found: dict[str, HostLine]) -> Mistake | None:
+    """Return what is wrong with a host, if anything is."""
     host, slots = line.host, line.slots
     if host in found:
-        return f"host {host!r} is there already"
+        return mistake(MistakeCode.REPEATED_HOST, name=host)
     if slots == 0:
-        return f"host {host!r} has no slots; leave it out"
+        return mistake(MistakeCode.ZERO_SLOTS, name=host)
     if slots > MOST_SLOTS:
-        return f"host {host!r} has {slots} slots, at most {MOST_SLOTS} can be"
+        return mistake(MistakeCode.TOO_MANY_SLOTS, name=host, slots=slots, limit=MOST_SLOTS)
     return host_fault(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import stat
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.cluster import model
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from dslaunch.cluster.rules import Names
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
-    from dslaunch.cluster.yamltext import Document
+    from dslaunch.cluster.yamltext import YamlDocument
 
 LARGEST = 16 * 2**20
 """Bytes of a file; 100,000 nodes written out one by one are about 4 MiB."""
@@ -40,7 +42,7 @@ class Parsed:
     """A valid cluster file."""
 
     cluster: model.Cluster
-    document: Document
+    document: YamlDocument
     text: str
 
 
@@ -83,7 +85,7 @@ def _stranger(text: str, data: object, file: str) -> ConfigError | None:
     found = recognized(text, data, file)
     if found is None:
         return None
-    problem = Problem(file, 0, 0, "", f"this is {found.kind}, not a cluster file")
+    problem = mistake(MistakeCode.OTHER_FILE, kind=found.kind).at(file)
     return ConfigError((problem,), hint=found.hint.format(file=file))
 
 
@@ -106,33 +108,52 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            what = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
-            raise _unreadable(path, f"is {what}, expected a YAML file")
+            found = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+            raise _unreadable(path, mistake(MistakeCode.NOT_A_FILE, found=found))
         if status.st_size > LARGEST:
-            raise _unreadable(path, f"has {status.st_size:,} bytes, at most {LARGEST:,} are read")
+            found_size = mistake(MistakeCode.TOO_LARGE, size=status.st_size, limit=LARGEST)
+            raise _unreadable(path, found_size)
         return _decoded(path, path.read_bytes())
     except FileNotFoundError:
-        hint = "`dslaunch init` writes one"
-        raise _unreadable(path, "there is no such file", hint) from None
+        near = _nearest_file(path)
+        hint = f"did you mean {near}?" if near else "`dslaunch init` writes one"
+        raise _unreadable(path, mistake(MistakeCode.MISSING_FILE), hint) from None
     except (OSError, ValueError) as error:
-        words = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-        raise _unreadable(path, f"cannot be read: {str(words).lower()}") from None
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        unreadable = mistake(MistakeCode.UNREADABLE, error=str(reason).lower())
+        raise _unreadable(path, unreadable) from None
+
+
+def _nearest_file(path: Path) -> Path | None:
+    """Return the file beside `path` whose name is most like its own, if any is."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file()]
+    except (OSError, ValueError):
+        return None
+    # `c.yml` stands for `c.yaml`, however short the name is
+    same_stem = [name for name in names if Path(name).stem == path.stem and _is_yaml(name)]
+    near = same_stem or difflib.get_close_matches(path.name, filter(_is_yaml, names), 1)
+    return path.with_name(near[0]) if near else None
+
+
+def _is_yaml(name: str) -> bool:
+    return name.endswith((".yaml", ".yml", ".json"))
 
 
 def _decoded(path: Path, data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _unreadable(path, "is UTF-16 text, expected UTF-8", "save it as UTF-8")
+        raise _unreadable(path, mistake(MistakeCode.UTF_16), "save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)
-        words = f"byte {data[error.start]:#04x} is not UTF-8; is this a text file?"
-        raise ConfigError((Problem(str(path), line, column, "", words),)) from None
+        found = mistake(MistakeCode.NOT_UTF_8, byte=data[error.start])
+        raise ConfigError((found.at(str(path), (line, column)),)) from None
 
 
-def _unreadable(path: Path, message: str, hint: str | None = None) -> ConfigError:
-    return ConfigError((Problem(str(path), 0, 0, "", message),), hint=hint)
+def _unreadable(path: Path, found: Mistake, hint: str | None = None) -> ConfigError:
+    return ConfigError((found.at(str(path)),), hint=hint)
 
 
 def _each_place_once(problems: list[Problem]) -> list[Problem]:
@@ -151,8 +172,8 @@ def _first(problems: list[Problem]) -> tuple[Problem, ...]:
     problems = sorted(problems)
     told, more = problems[:TOLD], problems[TOLD:]
     if more:
-        words = f"from here on there are {len(more):,} more problems"
-        told.append(replace(more[0], path="", message=words))
+        count = mistake(MistakeCode.MORE_PROBLEMS, count=len(more))
+        told.append(count.at(more[0].file, (more[0].line, more[0].column)))
     return tuple(told)
 
 

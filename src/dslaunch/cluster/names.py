@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from dslaunch.cluster.nodeset import shortened
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 _WITH_PORT = re.compile(r"[^:]*:[0-9]+")
 
 
-def host_fault(name: str) -> str | None:
-    """Say what is wrong with a host's name, if anything is.
+def host_fault(name: str) -> Mistake | None:
+    """Return what is wrong with a host's name, if anything is.
 
     `@`, `:` and `,` would break DeepSpeed's include and exclude texts (0.19.8,
     launcher/runner.py), and a leading `-` would be an option of ssh.
@@ -21,25 +21,26 @@ def host_fault(name: str) -> str | None:
     if _HOST.fullmatch(name):
         return _number_fault(name)
     if "@" in name or _WITH_PORT.fullmatch(name):
-        return f"{shortened(name)} is no host name; user and port have keys of their own"
+        return mistake(MistakeCode.USER_OR_PORT, name=name)
     if ":" in name:
-        return f"{shortened(name)} is no host name; write an IPv6 address under `address`"
-    return (
-        f"{shortened(name)} is no host name; expected letters, digits, `.`, `_` and `-`, "
-        "not beginning with `-` or `.`"
-    )
+        return mistake(MistakeCode.IPV6_HOST, name=name)
+    return mistake(MistakeCode.INVALID_HOST, name=name)
 
 
-def address_fault(address: str) -> str | None:
-    """Say what is wrong with an address, if anything is: a host's name, or IPv4, or IPv6."""
+def address_fault(address: str) -> Mistake | None:
+    """Return what is wrong with an address, if anything is: a host's name, or IPv4, or IPv6."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:
         if ":" in address:
-            return f"{shortened(address)} is no IPv6 address"
+            return mistake(MistakeCode.INVALID_IPV6, name=address)
         fault = host_fault(address)
-        return fault and fault.replace("host name", "address", 1)
-    return f"{address!r} is no address that others can dial" if number.is_unspecified else None
+        if fault is not None and fault.code is MistakeCode.INVALID_HOST:
+            return mistake(MistakeCode.INVALID_ADDRESS, name=address)
+        return fault
+    if number.is_unspecified:
+        return mistake(MistakeCode.UNSPECIFIED_ADDRESS, name=address)
+    return None
 
 
 def is_loopback(address: str) -> bool:
@@ -51,15 +52,15 @@ def is_loopback(address: str) -> bool:
 
 
 def plain_address(address: str) -> str:
-    """Give an address in the one form that two ways of writing the same one share."""
+    """Return an address in the one form that two ways of writing the same one share."""
     return str(ipaddress.IPv6Address(address)) if ":" in address else address
 
 
-def _number_fault(name: str) -> str | None:
+def _number_fault(name: str) -> Mistake | None:
     if not _DOTTED.fullmatch(name):
         return None
     try:
         ipaddress.IPv4Address(name)
     except ValueError:
-        return f"{shortened(name)} is no IPv4 address"
+        return mistake(MistakeCode.INVALID_IPV4, name=name)
     return None

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from dslaunch.cluster.mistakes import MistakeCode, Value, mistake
+
 LIMIT = 100_000
 """The most names that one text may stand for."""
 LONGEST = 253
@@ -29,6 +31,14 @@ _LONG_NUMBER = re.compile(r"[0-9]{19}")
 _SEVERAL_NUMBERS = re.compile(r"[0-9][^0-9]+[0-9]")
 _PIECE = re.compile(r"([^0-9]*)([0-9]*)")
 _FOLDABLE = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+class InvalidNodeSet(ValueError):
+    """A list of names or numbers that cannot be expanded."""
+
+    def __init__(self, code: MistakeCode, **values: Value) -> None:
+        self.mistake = mistake(code, **values)
+        super().__init__(str(self.mistake))
 
 
 class _Range(NamedTuple):
@@ -52,17 +62,17 @@ class _Range(NamedTuple):
 
 
 def expand(folded: str) -> tuple[str, ...]:
-    """Give every name that `folded` stands for, in the order in which they are written.
+    """Return every name that `folded` stands for, in the order in which they are written.
 
-    Raises ValueError, with words for people, for a faulty notation or more than LIMIT names.
+    Raises InvalidNodeSet for a faulty notation or more than LIMIT names.
     """
     if not folded:
-        raise ValueError("the name is empty")
+        raise InvalidNodeSet(MistakeCode.EMPTY_NAME)
     names: list[str] = []
     for part in _parts(folded):
         names += _expand_part(part)
         if len(names) > LIMIT:
-            raise ValueError(_too_many(folded))
+            raise InvalidNodeSet(MistakeCode.TOO_MANY_NAMES, text=folded, limit=LIMIT)
     return tuple(names)
 
 
@@ -113,11 +123,11 @@ def fold_in_order(names: Iterable[str]) -> str:
 def numbers(text: str) -> tuple[int, ...]:
     """Give the numbers of a list such as `0-3,7`, in the order in which they are written.
 
-    Raises ValueError, with words for people, for a faulty list or more than LIMIT numbers.
+    Raises InvalidNodeSet for a faulty list or more than LIMIT numbers.
     """
     ranges = [_range(part, text) for part in text.split(",")]
     if sum(each.size for each in ranges) > LIMIT:
-        raise ValueError(_too_many(text, "numbers"))
+        raise InvalidNodeSet(MistakeCode.TOO_MANY_NUMBERS, text=text, limit=LIMIT)
     return tuple(n for each in ranges for n in range(each.first, each.last + 1))
 
 
@@ -145,9 +155,9 @@ def _parts(folded: str) -> Iterator[str]:
         assert part is not None  # the pattern matches an empty text as well
         end = part.end()
         if end < len(folded) and folded[end] != ",":
-            raise ValueError(f"the brackets in {shortened(folded)} do not match")
+            raise InvalidNodeSet(MistakeCode.BRACKETS, text=folded)
         if not part[0]:
-            raise ValueError(f"there is an empty name in {shortened(folded)}")
+            raise InvalidNodeSet(MistakeCode.EMPTY_NAME_IN_LIST, text=folded)
         yield part[0]
         if end == len(folded):
             return
@@ -159,9 +169,9 @@ def _expand_part(part: str) -> list[str]:
     lists = [[_range(text, part) for text in inside.split(",")] for inside in pieces[1::2]]
     length = sum(map(len, pieces[::2])) + sum(max(r.length for r in each) for each in lists)
     if length > LONGEST:
-        raise ValueError(f"{shortened(part)} has a name of more than {LONGEST} characters")
+        raise InvalidNodeSet(MistakeCode.LONG_NAME, text=part, limit=LONGEST)
     if math.prod(sum(each.size for each in ranges) for ranges in lists) > LIMIT:
-        raise ValueError(_too_many(part))
+        raise InvalidNodeSet(MistakeCode.TOO_MANY_NAMES, text=part, limit=LIMIT)
     choices = [
         [literal + text for each in ranges for text in each.texts()]
         for literal, ranges in zip(pieces[:-1:2], lists, strict=True)
@@ -172,23 +182,13 @@ def _expand_part(part: str) -> list[str]:
 def _range(text: str, whole: str) -> _Range:
     match = _RANGE.fullmatch(text)
     if match is None:
-        where = "" if text == whole else f" in {shortened(whole)}"
-        why = "; write an IPv6 address without brackets" if text.count(":") > 1 else ""
-        raise ValueError(f"{shortened(text)}{where} is no number and no range such as 1-4{why}")
+        ipv6 = text.count(":") > 1
+        code = MistakeCode.IPV6_IN_BRACKETS if ipv6 else MistakeCode.NO_RANGE
+        raise InvalidNodeSet(code, part=text, text=whole)
     first, last = match[1], match[2] or match[1]
     padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
     if padded and len(first) != len(last):
-        raise ValueError(f"`{text}` in {shortened(whole)} has numbers of different length")
+        raise InvalidNodeSet(MistakeCode.UNEVEN_RANGE, part=text, text=whole)
     if int(last) < int(first):
-        raise ValueError(f"`{text}` in {shortened(whole)} runs backwards")
+        raise InvalidNodeSet(MistakeCode.BACKWARD_RANGE, part=text, text=whole)
     return _Range(int(first), int(last), len(first) if padded else 1)
-
-
-def _too_many(folded: str, what: str = "names") -> str:
-    return f"{shortened(folded)} stands for more than {LIMIT:,} {what}"
-
-
-def shortened(value: object, limit: int = 60) -> str:
-    """Give `repr(value)`, cut to at most `limit` characters, for messages."""
-    text = repr(value[: limit * 2] if isinstance(value, str) else value)
-    return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

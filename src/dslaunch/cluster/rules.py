@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from dslaunch.cluster.container_section import container_of
-from dslaunch.cluster.findings import Checked, did_you_mean
+from dslaunch.cluster.findings import Checked, similar
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import Node, SecretSource
 from dslaunch.cluster.names import address_fault, host_fault, plain_address
-from dslaunch.cluster.nodeset import LIMIT, expand, shortened
-from dslaunch.cluster.runtimes import complaints
+from dslaunch.cluster.nodeset import LIMIT, InvalidNodeSet, expand
+from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.cluster.schema import ClusterFile, NodeEntry
-from dslaunch.cluster.yamltext import Document, Path
+from dslaunch.cluster.yamltext import Path, YamlDocument
 from dslaunch.errors import Problem
 
 _FOR_ALL = ("user", "port", "identity_file", "jump")
@@ -24,7 +25,7 @@ _FOR_ALL = ("user", "port", "identity_file", "jump")
 class Nodes:
     """The nodes of a file, and what is wrong with their names and addresses."""
 
-    document: Document
+    document: YamlDocument
     nodes: list[Node] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     owners: dict[tuple[str, str], Path] = field(default_factory=dict)
@@ -38,10 +39,12 @@ class Nodes:
         if entry.address is not None:
             addresses = self._names((*where, "address"), entry.address, address_fault)
             if hosts and addresses and len(addresses) != len(hosts):
-                words = f"expected as many as hosts, {len(hosts)}, got {len(addresses)}"
-                self.problem((*where, "address"), words)
+                self.problem(
+                    (*where, "address"),
+                    mistake(MistakeCode.ADDRESS_COUNT, hosts=len(hosts), addresses=len(addresses)),
+                )
         if len(self.nodes) + len(hosts) > LIMIT:
-            self.problem((*where, "host"), f"there are more than {LIMIT:,} nodes")
+            self.problem((*where, "host"), mistake(MistakeCode.TOO_MANY_NODES, limit=LIMIT))
             return False
         settings = node_settings(file, entry)
         self.nodes += [
@@ -50,20 +53,22 @@ class Nodes:
         ]
         return True
 
-    def problem(self, path: Path, message: str) -> None:
-        """Note that something is wrong at `path`."""
-        self.problems.append(self.document.problem(path, message))
+    def problem(self, path: Path, found: Mistake) -> None:
+        """Record what is wrong at `path`."""
+        self.problems.append(self.document.problem(path, found))
 
-    def _names(self, path: Path, folded: str, fault: Any) -> tuple[str, ...]:
+    def _names(
+        self, path: Path, folded: str, fault: Callable[[str], Mistake | None]
+    ) -> tuple[str, ...]:
         try:
             names = expand(folded)
-        except ValueError as error:
-            self.problem(path, str(error))
+        except InvalidNodeSet as error:
+            self.problem(path, error.mistake)
             return ()
         faults = [(name, found) for name in names if (found := fault(name)) is not None]
         if faults:
-            more = f" (and {len(faults) - 1:,} more)" if len(faults) > 1 else ""
-            self.problem(path, f"{faults[0][1]}{more}")
+            first = faults[0][1]
+            self.problem(path, mistake(first.code, **first.values, more=len(faults) - 1))
         wrong = {name for name, _ in faults}
         self._claim(path, tuple(name for name in names if name not in wrong))
         return names
@@ -80,11 +85,11 @@ class Nodes:
                 self.owners[key] = path
         if twice:
             line = self.document.place(self.owners[kind, plain_address(twice[0])])[0]
-            more = f" (and {len(twice) - 1:,} more)" if len(twice) > 1 else ""
-            self.problem(path, f"{kind} {twice[0]!r}{more} is there already, in line {line}")
+            code = MistakeCode.DUPLICATE_HOST if kind == "host" else MistakeCode.DUPLICATE_ADDRESS
+            self.problem(path, mistake(code, name=twice[0], more=len(twice) - 1, line=line))
 
 
-def expand_nodes(document: Document, checked: Checked) -> Nodes:
+def expand_nodes(document: YamlDocument, checked: Checked) -> Nodes:
     """Give every node by itself, with the settings of its entry and the file's below them."""
     found = Nodes(document)
     if checked.file is not None:
@@ -119,7 +124,9 @@ def _first_slots(count: int) -> tuple[int, ...]:
     return tuple(range(count))
 
 
-def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> Iterator[Problem]:
+def contradictions(
+    document: YamlDocument, checked: Checked, nodes: list[Node]
+) -> Iterator[Problem]:
     """Find what does not fit together."""
     file = checked.file
     if file is None:
@@ -127,7 +134,7 @@ def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> I
     entries: list[tuple[Path, NodeEntry]] = [
         (("nodes", index), entry) for index, entry in zip(checked.indexes, file.nodes, strict=True)
     ]
-    for path, words in (
+    for path, found in (
         *_two_interpreters(file, entries),
         *_repeated_slots(entries),
         *_spares_only(nodes, checked),
@@ -135,7 +142,7 @@ def contradictions(document: Document, checked: Checked, nodes: list[Node]) -> I
         *_open_secrets(file, entries),
         *_container(file),
     ):
-        yield document.problem(path, words)
+        yield document.problem(path, found)
 
 
 def secrets(file: ClusterFile) -> Iterator[tuple[int, SecretSource]]:
@@ -148,63 +155,63 @@ def secrets(file: ClusterFile) -> Iterator[tuple[int, SecretSource]]:
                 yield index, SecretSource(name, source.file)
 
 
-_Complaint = tuple[Path, str]
+_Placed = tuple[Path, Mistake]
 
 
 def _two_interpreters(
     file: ClusterFile, entries: list[tuple[Path, NodeEntry]]
-) -> Iterator[_Complaint]:
+) -> Iterator[_Placed]:
     whole: list[tuple[Path, ClusterFile | NodeEntry]] = [((), file), *entries]
     for where, holder in whole:
         if holder.python is not None and holder.activate is not None:
-            yield (*where, "activate"), "`python` is given as well; keep one of the two"
+            yield (*where, "activate"), mistake(MistakeCode.TWO_INTERPRETERS)
 
 
-def _repeated_slots(entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
+def _repeated_slots(entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Placed]:
     for where, entry in entries:
         if isinstance(entry.slots, list) and len(set(entry.slots)) < len(entry.slots):
             twice = next(s for i, s in enumerate(entry.slots) if s in entry.slots[:i])
-            yield (*where, "slots"), f"slot {twice} is there twice"
+            yield (*where, "slots"), mistake(MistakeCode.DUPLICATE_SLOT, slot=twice)
 
 
-def _spares_only(nodes: list[Node], checked: Checked) -> Iterator[_Complaint]:
+def _spares_only(nodes: list[Node], checked: Checked) -> Iterator[_Placed]:
     if nodes and not checked.problems and all(node.spare for node in nodes):
-        yield ("nodes",), "all nodes are spares; at least one must not be"
+        yield ("nodes",), mistake(MistakeCode.ONLY_SPARES)
 
 
-def _job(file: ClusterFile, checked: Checked) -> Iterator[_Complaint]:
+def _job(file: ClusterFile, checked: Checked) -> Iterator[_Placed]:
     if file.job is None:
         return
     if file.job.script is not None and file.job.module is not None:
-        yield ("job", "module"), "`script` is given as well; keep one of the two"
+        yield ("job", "module"), mistake(MistakeCode.SCRIPT_AND_MODULE)
     elif file.job.script is None and file.job.module is None and not checked.problems:
-        yield ("job",), "needs `script` or `module`"
+        yield ("job",), mistake(MistakeCode.NO_PROGRAM)
 
 
-def _container(file: ClusterFile) -> Iterator[_Complaint]:
+def _container(file: ClusterFile) -> Iterator[_Placed]:
     section = file.slurm.container
     if section is not None:
-        for path, words in complaints(container_of(section)):
-            yield ("slurm", "container", *path), words
+        for path, found in inexpressible(container_of(section)):
+            yield ("slurm", "container", *path), found
 
 
-def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Complaint]:
+def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> Iterator[_Placed]:
     """Find secrets that are named twice, or named as what is written down as well."""
     hidden: set[str] = set()
     for index, secret in secrets(file):
         if secret.name in hidden:
-            yield ("secrets", index), f"`{secret.name}` is there already"
+            yield ("secrets", index), mistake(MistakeCode.DUPLICATE_SECRET, name=secret.name)
         hidden.add(secret.name)
     for index, name in enumerate(file.env_from):
         if name in hidden:
-            yield ("env_from", index), f"`{name}` is a secret; leave it out here"
+            yield ("env_from", index), mistake(MistakeCode.EXPOSED_SECRET, name=name)
     environments: list[tuple[Path, Iterable[str]]] = [(("env",), file.env)]
     environments += [((*where, "env"), entry.env) for where, entry in entries if entry.env]
     environments += [(("job", "env"), file.job.env)] if file.job else []
     for where, names in environments:
         for name in names:
             if name in hidden:
-                yield (*where, name), f"`{name}` is a secret; leave it out here"
+                yield (*where, name), mistake(MistakeCode.EXPOSED_SECRET, name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,33 +223,32 @@ class Names:
     """Every check with its thresholds."""
 
 
-def unknown_names(document: Document, names: Names) -> Iterator[Problem]:
+def unknown_names(document: YamlDocument, names: Names) -> Iterator[Problem]:
     """Find names in the data of a valid file that no launcher, check or threshold has."""
     launcher = document.data.get("launcher")
     if isinstance(launcher, str) and launcher not in names.launchers:
-        yield document.problem(("launcher",), _unknown("launcher", launcher, names.launchers))
+        found = _unknown(MistakeCode.UNKNOWN_LAUNCHER, launcher, names.launchers)
+        yield document.problem(("launcher",), found)
     section = document.data.get("preflight") or {}
     for index, word in enumerate(section.get("skip") or ()):
         families = {name.partition(".")[0] for name in names.checks}
         if str(word) not in families | set(names.checks):
-            words = _unknown("check", str(word), names.checks)
-            yield document.problem(("preflight", "skip", index), words)
+            found = _unknown(MistakeCode.UNKNOWN_CHECK, str(word), names.checks)
+            yield document.problem(("preflight", "skip", index), found)
     for key in ("severity", "limits"):
         for name in section.get(key) or {}:
             if name not in names.checks:
-                yield document.problem(
-                    ("preflight", key, name), _unknown("check", name, names.checks)
-                )
+                found = _unknown(MistakeCode.UNKNOWN_CHECK, name, names.checks)
+                yield document.problem(("preflight", key, name), found)
     for name, limits in (section.get("limits") or {}).items():
         has = names.checks.get(name)
         for word in limits if has is not None else ():
             if has is not None and word not in has:
                 path: Path = ("preflight", "limits", name, word)
-                yield document.problem(path, _unknown(f"threshold of {name}", word, has))
+                found = _unknown(MistakeCode.UNKNOWN_THRESHOLD, word, has, check=name)
+                yield document.problem(path, found)
 
 
-def _unknown(what: str, word: str, names: Iterable[str]) -> str:
+def _unknown(code: MistakeCode, word: str, names: Iterable[str], **values: str) -> Mistake:
     known = tuple(names)
-    near = did_you_mean(word, known)
-    listed = f"; there are: {', '.join(known)}" if 0 < len(known) < 10 else ""
-    return f"unknown {what} {shortened(word)}{near}{listed if known else '; it has none'}"
+    return mistake(code, name=word, similar=similar(word, known), known=known, **values)

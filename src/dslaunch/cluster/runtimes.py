@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
 from dslaunch.cluster.model import Container
 
 
@@ -37,45 +38,45 @@ ABILITIES = {
 }
 """What every runtime can express."""
 
-Complaint = tuple[tuple[str | int, ...], str]
+PlacedMistake = tuple[tuple[str | int, ...], Mistake]
 """The path below `container`, and what is wrong there."""
 
 
-def complaints(container: Container) -> Iterator[Complaint]:
+def inexpressible(container: Container) -> Iterator[PlacedMistake]:
     """Yield what the runtime cannot do, each with its place in the section."""
     runtime = container.runtime
     can = ABILITIES[runtime]
     if container.image.startswith("-"):
-        yield ("image",), "an image whose name begins with `-` would be read as an option"
+        yield ("image",), mistake(MistakeCode.IMAGE_LIKE_OPTION)
     for index, mount in enumerate(container.mounts):
-        words = _unmountable(mount, runtime)
-        if words:
-            yield ("mounts", index), words
+        found = _unmountable(mount, runtime)
+        if found is not None:
+            yield ("mounts", index), found
     if container.gpu is not None and container.gpu not in can.gpus:
         yield ("gpu",), _no_gpu(container.gpu, runtime)
     for index, option in enumerate(container.options):
         if option in can.forbidden:
-            yield ("options", index), f"{option} keeps SLURM's variables from the ranks"
+            yield ("options", index), mistake(MistakeCode.FORBIDDEN_OPTION, option=option)
 
 
-def _unmountable(mount: str, runtime: str) -> str | None:
-    """What is wrong with a mount; None: nothing."""
+def _unmountable(mount: str, runtime: str) -> Mistake | None:
+    """Return what is wrong with a mount, if anything is."""
     can = ABILITIES[runtime]
     if not can.mounts:
-        return "the environment definition file says what is mounted; write it there: `mounts`"
+        return mistake(MistakeCode.DEFINED_BY_FILE, key="mounts")
     parts = mount.split(":")
     if len(parts) > 3 or not all(parts):
-        return "expected `DIRECTORY`, `DIRECTORY:PATH` or `DIRECTORY:PATH:ro`"
+        return mistake(MistakeCode.INVALID_MOUNT)
     paths = "".join(parts[:2])
     found = [character for character in can.separators if character in paths]
     if found:
-        return f"{runtime} cannot mount a path with `{found[0]}`; mount a directory above it"
+        return mistake(MistakeCode.UNMOUNTABLE_PATH, runtime=runtime, character=found[0])
     if runtime == "pyxis" and "," in mount:
-        return "pyxis separates flags by `+`, not by `,`"
+        return mistake(MistakeCode.MOUNT_FLAGS)
     return None
 
 
-def _no_gpu(gpu: str, runtime: str) -> str:
+def _no_gpu(gpu: str, runtime: str) -> Mistake:
     if runtime == "edf":
-        return "the environment definition file says which GPUs there are; leave it out here"
-    return f"{runtime} has no option for `{gpu}`; name the site's own in `options`"
+        return mistake(MistakeCode.DEFINED_BY_FILE, key="gpu")
+    return mistake(MistakeCode.NO_SUCH_GPU, runtime=runtime, gpu=gpu)

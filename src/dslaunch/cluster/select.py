@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dslaunch.cluster.model import Allocation, Cluster, Node
-from dslaunch.cluster.nodeset import expand, fold, numbers, shortened
+from dslaunch.cluster.nodeset import expand, fold, numbers
 from dslaunch.errors import SelectionError
 from dslaunch.plural import counted
+from dslaunch.terminal import shortened
 
 Slots = tuple[int, ...]
 Chosen = list[tuple[Node, Slots]]

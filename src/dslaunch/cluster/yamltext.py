@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.nodeset import shortened
-from dslaunch.cluster.yamlwords import Complaint, explained, fault_of
+from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
+from dslaunch.cluster.yaml_errors import ParserError, explained, fault_of
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.terminal import shortened
 
 if TYPE_CHECKING:
     from yaml.events import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent
@@ -45,7 +46,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(slots=True)
-class Document:
+class YamlDocument:
     """The data of one YAML document, and the place of each part."""
 
     file: str
@@ -65,9 +66,9 @@ class Document:
             found, here = places[step], here[step]
         return found
 
-    def problem(self, path: Path, message: str, rule: str = "wrong-value") -> Problem:
-        """Say that there is something wrong at `path`."""
-        return Problem(self.file, *self.place(path), path_text(path), message, rule)
+    def problem(self, path: Path, found: Mistake) -> Problem:
+        """Return a mistake at `path`."""
+        return found.at(self.file, self.place(path), path_text(path))
 
 
 def path_text(path: Path) -> str:
@@ -79,7 +80,7 @@ def path_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> Document:
+def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> YamlDocument:
     """Read one YAML document whose top is a mapping.
 
     Below a key of `verbatim` every plain scalar is the text that was written: `22`, `1e3`, `no`.
@@ -92,14 +93,12 @@ def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> Document:
     if odd:
         before = text[: odd.start()]
         place = (before.count("\n") + 1, odd.start() - before.rfind("\n"))
-        raise reader.fatal(
-            place, f"the character {odd[0]!r} cannot be in YAML; is this a text file?"
-        )
+        raise reader.fatal(place, MistakeCode.CONTROL_CHARACTER, character=odd[0])
     _read_events(text, reader)
     if not isinstance(reader.top, dict):
         found = "nothing" if reader.top is None else described(reader.top)
-        raise reader.fatal((1, 1), f"expected a mapping such as `nodes: [...]`, got {found}")
-    return Document(file, reader.top, reader.problems, reader.places)
+        raise reader.fatal((1, 1), MistakeCode.NO_MAPPING, found=found)
+    return YamlDocument(file, reader.top, reader.problems, reader.places)
 
 
 def described(value: object) -> str:
@@ -123,21 +122,22 @@ def _read_events(text: str, reader: _Reader) -> None:
         while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
             reader.take(event)
     except yaml.MarkedYAMLError as error:
-        raise reader.fatal(*explained(_complaint(error), text)) from None
+        place, found = explained(_parser_error(error), text)
+        raise reader.error(place, found) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # The last two: the pure parser's answer to an escape such as \U99999999 (PyYAML 6.0).
-        raise reader.fatal((1, 1), f"not valid YAML: {error}") from None
+        raise reader.fatal((1, 1), MistakeCode.INVALID_YAML, error=str(error)) from None
     finally:
         loader.dispose()
 
 
-def _complaint(error: Any) -> Complaint:
-    """Return what the parser said, free of its classes."""
+def _parser_error(error: Any) -> ParserError:
+    """Return what the parser reported, free of its classes."""
     mark = error.problem_mark or error.context_mark
     place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     began = error.context_mark
     problem, context = error.problem or "", error.context or ""
-    return Complaint(
+    return ParserError(
         fault=fault_of(problem, context),
         place=place,
         began=(began.line + 1, began.column + 1) if began else None,
@@ -196,14 +196,18 @@ class _Reader:
         if take:
             take(event)
 
-    def fatal(self, place: Place, message: str) -> ConfigError:
-        """Give the error that ends reading, with all that was found wrong until then."""
-        return ConfigError((*self.problems, Problem(self._file, *place, "", message, "syntax")))
+    def fatal(self, place: Place, code: MistakeCode, **values: str | int) -> ConfigError:
+        """Return the error that ends reading, with all that was found wrong until then."""
+        return self.error(place, mistake(code, **values))
+
+    def error(self, place: Place, found: Mistake) -> ConfigError:
+        """Return the error that ends reading, with all that was found wrong until then."""
+        return ConfigError((*self.problems, found.at(self._file, place)))
 
     def _document(self, event: Any) -> None:
         self._documents += 1
         if self._documents > 1:
-            raise self.fatal(_place(event), "a second document begins; there must be one")
+            raise self.fatal(_place(event), MistakeCode.SEVERAL_DOCUMENTS)
 
     def _scalar(self, event: ScalarEvent) -> None:
         if event.tag is not None:
@@ -214,14 +218,14 @@ class _Reader:
         if event.anchor:
             self._anchors[event.anchor] = _Anchored(value, source, 1)
         if style and (odd := _UNUSABLE.search(source)):
-            self._problem(_place(event), f"the text has the character {odd[0]!r} in it")
+            self._problem(_place(event), MistakeCode.UNPRINTABLE, character=odd[0])
         if source == "<<" and not style and self._expects_key():
-            self._problem(_place(event), "merge keys are not supported; repeat what is meant")
+            self._problem(_place(event), MistakeCode.MERGE_KEY)
         self._put(event, value, source, 1)
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         if len(self._stack) >= DEPTH:
-            raise self.fatal(_place(event), f"more than {DEPTH} lists and mappings in each other")
+            raise self.fatal(_place(event), MistakeCode.TOO_DEEP, limit=DEPTH)
         if event.tag is not None:
             self._refuse_tag(event)
         outer = self._stack[-1] if self._stack else None
@@ -242,12 +246,10 @@ class _Reader:
     def _alias(self, event: Any) -> None:
         name = event.anchor
         if name not in self._anchors:
-            raise self.fatal(
-                _place(event), f"the alias `*{name}` has no anchor `&{name}` before it"
-            )
+            raise self.fatal(_place(event), MistakeCode.UNKNOWN_ALIAS, name=name)
         anchored = self._anchors[name]
         if anchored is None:
-            raise self.fatal(_place(event), f"the alias `*{name}` is inside what it stands for")
+            raise self.fatal(_place(event), MistakeCode.RECURSIVE_ALIAS, name=name)
         self._put(event, anchored.value, anchored.source, anchored.size)
 
     def _put(
@@ -260,8 +262,7 @@ class _Reader:
         frame = self._stack[-1]
         frame.size += size
         if frame.size > EXPANDED:
-            words = f"more than {EXPANDED:,} parts, aliases counted"
-            raise self.fatal(place or _place(event), words)
+            raise self.fatal(place or _place(event), MistakeCode.TOO_MANY_PARTS, limit=EXPANDED)
         verbatim = frame.verbatim or frame.key in self._verbatim
         if verbatim and source is not None:
             value = source
@@ -276,12 +277,12 @@ class _Reader:
 
     def _key(self, frame: _Frame, source: str | None, place: Place) -> str:
         if source is None:
-            self._problem(place, "a key must be text, not a list or a mapping")
+            self._problem(place, MistakeCode.KEY_NOT_TEXT)
             frame.places.setdefault("", place)
             return ""
         if source in frame.places:
             first = frame.places[source][0]
-            self._problem(place, f"the key {shortened(source)} is there already, in line {first}")
+            self._problem(place, MistakeCode.DUPLICATE_KEY, key=source, line=first)
         frame.places.setdefault(source, place)
         return source
 
@@ -293,10 +294,10 @@ class _Reader:
         )
 
     def _refuse_tag(self, event: Any) -> None:
-        self._problem(_place(event), f"tags such as {shortened(event.tag)} are not supported")
+        self._problem(_place(event), MistakeCode.TAG, tag=event.tag)
 
-    def _problem(self, place: Place, message: str) -> None:
-        self.problems.append(Problem(self._file, *place, "", message, "syntax"))
+    def _problem(self, place: Place, code: MistakeCode, **values: str | int) -> None:
+        self.problems.append(mistake(code, **values).at(self._file, place))
 
 
 def _place(event: Event) -> Place:

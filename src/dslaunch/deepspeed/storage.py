@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.cluster.nodeset import shortened
 from dslaunch.deepspeed import text as reader
 from dslaunch.deepspeed.text import path_text
 from dslaunch.errors import ConfigError, Problem
+from dslaunch.terminal import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from dslaunch.cluster.runtimes import complaints
+from dslaunch.cluster.runtimes import inexpressible
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word, wrapped
 
@@ -56,7 +56,7 @@ def entry(container: Container | None, secrets: tuple[str, ...]) -> Entry:
     """
     if container is None:
         return Entry()
-    found = list(complaints(container))
+    found = list(inexpressible(container))
     if found:
         words = "; ".join(f"`{_dotted(path)}`: {what}" for path, what in found)
         raise PlanError(f"slurm.container: {words}")

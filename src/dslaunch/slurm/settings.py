@@ -21,7 +21,7 @@ from dslaunch.slurm.directive_settings import (
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Slurm
-    from dslaunch.cluster.yamltext import Document
+    from dslaunch.cluster.yamltext import YamlDocument
 
 LISTS = ("setup", "teardown", "srun", "directives")
 _ONE_NODE = "nodes: [{host: a, slots: 1}]\nslurm: "
@@ -130,7 +130,7 @@ class _Section:
     """`slurm:` in the cluster file, as it is written."""
 
     file: Path | None = None
-    document: Document | None = None
+    document: YamlDocument | None = None
 
     @classmethod
     def read(cls, file: Path | None) -> _Section:

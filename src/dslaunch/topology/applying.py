@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.cluster import schema, yamltext
-from dslaunch.cluster.edit import Change, edited
+from dslaunch.cluster.edit import ClusterFileEdit, edited
 from dslaunch.cluster.nodeset import expand, fold
 from dslaunch.errors import ConfigError
 from dslaunch.topology.advice import Advice
@@ -41,7 +41,7 @@ def apply(text: str, file: str, advice: Iterable[Advice]) -> Applied:
             why_not = why_not or _said(data, change)
             if not why_not:
                 try:
-                    text = edited(text, [change], file)
+                    text = edited(text, change, file)
                 except ConfigError as problem:
                     why_not = problem.problems[0].message
             if why_not:
@@ -51,24 +51,24 @@ def apply(text: str, file: str, advice: Iterable[Advice]) -> Applied:
     return Applied(text, tuple(done), tuple(left))
 
 
-def _changes(data: Any, advice: Advice) -> Iterable[tuple[Change, str]]:
+def _changes(data: Any, advice: Advice) -> Iterable[tuple[ClusterFileEdit, str]]:
     """Where the value goes; with each place, why it cannot go there, or nothing."""
     value = advice.value or ""
     if advice.where == "interface":
-        yield Change(("network", "interface"), value), ""
+        yield ClusterFileEdit(("network", "interface"), value), ""
         return
     entries = [expand(entry["host"]) for entry in data["nodes"]]
     wanted = set(advice.hosts)
     last: yamltext.Path = ("env", advice.what) if advice.where == "env" else ("slots",)
     if advice.where == "env" and wanted >= {host for hosts in entries for host in hosts}:
-        yield Change(last, value), ""
+        yield ClusterFileEdit(last, value), ""
         return
     for at, hosts in enumerate(entries):
         if not wanted & set(hosts):
             continue
         some = "" if wanted >= set(hosts) else _for_some(wanted & set(hosts), value)
         new = _slots(value) if advice.where == "slots" else value
-        yield Change(("nodes", at, *last), new), some
+        yield ClusterFileEdit(("nodes", at, *last), new), some
 
 
 def _for_some(hosts: set[str], value: str) -> str:
@@ -81,7 +81,7 @@ def _slots(value: str) -> int | list[int]:
     return len(numbers) if numbers == list(range(len(numbers))) else numbers
 
 
-def _said(data: Any, change: Change) -> str:
+def _said(data: Any, change: ClusterFileEdit) -> str:
     """What the file says there already, if somebody has decided that."""
     here = data
     for step in change.path:

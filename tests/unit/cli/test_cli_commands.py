@@ -140,7 +140,7 @@ def test_problems_show_their_rule_by_which_they_are_ignored(dslaunch: Dslaunch):
     Path("w.yaml").write_text(WRONG)
     done = dslaunch("validate", "w.yaml", "--ignore", "unknown-key")
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert [error.rpartition(" ")[2] for error in errors] == ["[wrong-value]"]
+    assert [error.rpartition(" ")[2] for error in errors] == ["[wrong-type]"]
     assert done.returncode == 3
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dslaunch.cluster import schema, yamltext
-from dslaunch.cluster.edit import Change, edited
+from dslaunch.cluster.edit import ClusterFileEdit, edited
 from dslaunch.errors import ConfigError
 
 CLUSTERS = sorted((Path(__file__).resolve().parents[3] / "clusters").glob("*.yaml"))
@@ -61,29 +61,32 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_only_what_must_change_changes(name: str):
     old, path, value, new = CASES[name]
-    assert edited(HEAD + old, [Change(path, value)], "c.yaml") == HEAD + new
+    assert edited(HEAD + old, ClusterFileEdit(path, value), "c.yaml") == HEAD + new
 
 
 def test_entries_of_a_list_are_edited_in_their_places():
     old = "nodes:\n- host: a # one\n  slots: 8\n\n- host: b\n  slots: [0, 1] # two\n"
     changes = [
-        Change(("nodes", 0, "slots"), 4),
-        Change(("nodes", 1, "slots"), [1]),
-        Change(("nodes", 0, "env", "A"), "x"),
+        ClusterFileEdit(("nodes", 0, "slots"), 4),
+        ClusterFileEdit(("nodes", 1, "slots"), [1]),
+        ClusterFileEdit(("nodes", 0, "env", "A"), "x"),
     ]
-    assert edited(old, changes, "c.yaml") == (
+    new = old
+    for change in changes:
+        new = edited(new, change, "c.yaml")
+    assert new == (
         "nodes:\n- host: a # one\n  slots: 4\n  env:\n    A: x\n\n- host: b\n  slots: [1] # two\n"
     )
 
 
 def test_line_ends_of_other_systems_stay():
     old = HEAD.replace("\n", "\r\n") + "env:\r\n  A: b\r\n"
-    new = edited(old, [Change(("env", "C"), "d")], "c.yaml")
+    new = edited(old, ClusterFileEdit(("env", "C"), "d"), "c.yaml")
     assert new == old + "  C: d\r\n"
 
 
 def test_a_file_without_a_last_newline_gets_a_line():
-    assert edited(HEAD + "env:\n  A: b", [Change(("env", "C"), "d")], "c") == HEAD + (
+    assert edited(HEAD + "env:\n  A: b", ClusterFileEdit(("env", "C"), "d"), "c") == HEAD + (
         "env:\n  A: b\n  C: d"
     )
 
@@ -100,19 +103,19 @@ def test_a_file_without_a_last_newline_gets_a_line():
 )
 def test_what_cannot_be_edited_in_place_is_an_error_with_its_place(text: str):
     with pytest.raises(ConfigError) as caught:
-        edited(text, [Change(("env", "B"), "c")], "c.yaml")
+        edited(text, ClusterFileEdit(("env", "B"), "c"), "c.yaml")
     assert caught.value.problems[0].file == "c.yaml"
     assert "env" in caught.value.problems[0].path
 
 
 def test_an_item_that_is_not_there_is_not_made():
     with pytest.raises(ConfigError):
-        edited(HEAD, [Change(("nodes", 1, "slots"), 1)], "c.yaml")
+        edited(HEAD, ClusterFileEdit(("nodes", 1, "slots"), 1), "c.yaml")
 
 
 def test_a_text_that_is_no_yaml_is_an_error():
     with pytest.raises(ConfigError):
-        edited("nodes: [", [Change(("name",), "a")], "c.yaml")
+        edited("nodes: [", ClusterFileEdit(("name",), "a"), "c.yaml")
 
 
 PATHS = st.sampled_from(
@@ -122,11 +125,15 @@ PATHS = st.sampled_from(
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=[path.stem for path in CLUSTERS])
 @settings(max_examples=15)
-@example(change=Change(("name",), "\x7f\t"))
-@given(change=st.builds(Change, PATHS, st.text(st.characters(codec="ascii", min_codepoint=32))))
-def test_any_value_arrives_and_no_line_is_lost(path: Path, change: Change):
+@example(change=ClusterFileEdit(("name",), "\x7f\t"))
+@given(
+    change=st.builds(
+        ClusterFileEdit, PATHS, st.text(st.characters(codec="ascii", min_codepoint=32))
+    )
+)
+def test_any_value_arrives_and_no_line_is_lost(path: Path, change: ClusterFileEdit):
     old = path.read_text("utf-8")
-    new = edited(old, [change], str(path))
+    new = edited(old, change, str(path))
     here = data(new)
     for step in change.path:
         here = here[step]  # type: ignore[index]

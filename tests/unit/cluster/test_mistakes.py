@@ -13,7 +13,7 @@ from dslaunch.cluster import rules, schema, yamltext
 from dslaunch.cluster.load import check_names, parse, parse_cluster
 from dslaunch.cluster.strangers import recognized
 from dslaunch.cluster.synonyms import meant_key
-from dslaunch.cluster.yamlwords import Fault, fault_of
+from dslaunch.cluster.yaml_errors import ParserFault, fault_of
 from dslaunch.errors import ConfigError, Problem
 
 
@@ -33,35 +33,35 @@ def parser(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 SYNTAX = {
-    "a tab": ("nodes:\n\t- host: a\n", 2, "a tab"),
-    "a tab after spaces": ("nodes:\n  - host: a\n  \tslots: 8\n", 3, "a tab"),
-    "a quote": ('nodes:\n  - host: "a\n    slots: 8\nname: x\n', 2, 'the quote "'),
-    "a single quote": ("nodes:\n  - host: 'a\n    slots: 8\n", 2, "the quote '"),
-    "no space": ("nodes:\n  - host:a\n    slots: 8\n", 2, "after `host:`"),
-    "no space at the top": ("name:pod\nnodes:\n  - {host: a, slots: 8}\n", 1, "after `name:`"),
-    "no space below": ("nodes:\n  - host: a\n    slots:8\n    user: b\n", 3, "after `slots:`"),
-    "no space after a dash": ("nodes:\n  -host: a\n   slots: 8\n", 2, "after `-`"),
-    "no colon": ("nodes\n  - host: a\n", 1, "a colon is missing after `nodes`"),
-    "too little indented": ("nodes:\n  - host: a\n   slots: 8\n", 3, "less than line 2"),
-    "too much indented": ("nodes:\n  - host: a\n     slots: 8\n", 3, "more than line 2"),
-    "indented otherwise": ("nodes:\n- host: a\n  slots: 8\n name: b\n", 4, "less than line 3"),
-    "a brace": ("nodes:\n  - {host: a, slots: 8\nname: x\n", 2, "`{` is not closed"),
-    "a bracket": ("nodes: [a, b\nname: x\n", 1, "`[` is not closed"),
-    "a brace at the end": ("name: x\nnodes: {\n", 2, "`{` is not closed"),
-    "a brace too many": ("nodes: {host: a, slots: 8}}\n", 1, "`}` closes nothing"),
-    "a comma": ("nodes:\n  - {host: a slots: 8}\n", 2, "a comma is missing"),
-    "two in a line": ("nodes:\n  - host: a slots: 8\n", 2, "a second `: `"),
-    "an escape": ('python: "C:\\new\\q"\n', 1, "single quotes"),
-    "a sign": ("name: @x\n", 1, "quote text that begins with `@`"),
-    "a key twice": ("name: a\nname: b\nnodes: [{host: a, slots: 1}]\n", 2, "there already"),
+    "a tab": ("nodes:\n\t- host: a\n", 2, "tab"),
+    "a tab after spaces": ("nodes:\n  - host: a\n  \tslots: 8\n", 3, "tab"),
+    "a quote": ('nodes:\n  - host: "a\n    slots: 8\nname: x\n', 2, "unclosed-quote"),
+    "a single quote": ("nodes:\n  - host: 'a\n    slots: 8\n", 2, "unclosed-quote"),
+    "no space": ("nodes:\n  - host:a\n    slots: 8\n", 2, "missing-space"),
+    "no space at the top": ("name:pod\nnodes:\n  - {host: a, slots: 8}\n", 1, "missing-space"),
+    "no space below": ("nodes:\n  - host: a\n    slots:8\n    user: b\n", 3, "missing-space"),
+    "no space after a dash": ("nodes:\n  -host: a\n   slots: 8\n", 2, "missing-space"),
+    "no colon": ("nodes\n  - host: a\n", 1, "missing-colon"),
+    "too little indented": ("nodes:\n  - host: a\n   slots: 8\n", 3, "indentation"),
+    "too much indented": ("nodes:\n  - host: a\n     slots: 8\n", 3, "indentation"),
+    "indented otherwise": ("nodes:\n- host: a\n  slots: 8\n name: b\n", 4, "indentation"),
+    "a brace": ("nodes:\n  - {host: a, slots: 8\nname: x\n", 2, "unclosed-bracket"),
+    "a bracket": ("nodes: [a, b\nname: x\n", 1, "unclosed-bracket"),
+    "a brace at the end": ("name: x\nnodes: {\n", 2, "unclosed-bracket"),
+    "a brace too many": ("nodes: {host: a, slots: 8}}\n", 1, "extra-bracket"),
+    "a comma": ("nodes:\n  - {host: a slots: 8}\n", 2, "missing-comma"),
+    "two in a line": ("nodes:\n  - host: a slots: 8\n", 2, "second-key"),
+    "an escape": ('python: "C:\\new\\q"\n', 1, "escape"),
+    "a sign": ("name: @x\n", 1, "unquoted-text"),
+    "a key twice": ("name: a\nname: b\nnodes: [{host: a, slots: 1}]\n", 2, "duplicate-key"),
 }
 
 
 @pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize(("text", "line", "told"), SYNTAX.values(), ids=SYNTAX.keys())
-def test_broken_yaml_is_told_at_the_line_of_the_mistake(text: str, line: int, told: str) -> None:
+@pytest.mark.parametrize(("text", "line", "code"), SYNTAX.values(), ids=SYNTAX.keys())
+def test_broken_yaml_is_told_at_the_line_of_the_mistake(text: str, line: int, code: str) -> None:
     found = problems(text)[0]
-    assert (found.line, told in found.message) == (line, True), found.message
+    assert (found.line, found.rule) == (line, code)
     assert found.source == text.split("\n")[line - 1]
 
 
@@ -69,20 +69,20 @@ def test_broken_yaml_is_told_at_the_line_of_the_mistake(text: str, line: int, to
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('a: "\\q"\n', Fault.ESCAPE),
-        ("a: @x\n", Fault.TOKEN),
-        ("- a\n b: c\n", Fault.VALUE),
-        ('a: "x\n', Fault.QUOTED),
-        ("a: 'x\n---\n", Fault.QUOTED),
-        ("a: {b c: d\nx: y\n", Fault.FLOW_MAPPING),
-        ("a: [b\nc: d\n", Fault.FLOW),
-        ("a: {b: [\n", Fault.FLOW),
-        ('a: 1\n"b"\n', Fault.KEY),
-        ("a: 1\n- b\n", Fault.BLOCK),
-        ("x: *\n", Fault.OTHER),
+        ('a: "\\q"\n', ParserFault.ESCAPE),
+        ("a: @x\n", ParserFault.TOKEN),
+        ("- a\n b: c\n", ParserFault.VALUE),
+        ('a: "x\n', ParserFault.QUOTED),
+        ("a: 'x\n---\n", ParserFault.QUOTED),
+        ("a: {b c: d\nx: y\n", ParserFault.FLOW_MAPPING),
+        ("a: [b\nc: d\n", ParserFault.FLOW),
+        ("a: {b: [\n", ParserFault.FLOW),
+        ('a: 1\n"b"\n', ParserFault.KEY),
+        ("a: 1\n- b\n", ParserFault.BLOCK),
+        ("x: *\n", ParserFault.OTHER),
     ],
 )
-def test_a_complaint_of_either_parser_has_the_same_code(text: str, fault: Fault) -> None:
+def test_a_complaint_of_either_parser_has_the_same_code(text: str, fault: ParserFault) -> None:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with pytest.raises(yaml.MarkedYAMLError) as caught:
         list(yaml.parse(text, Loader=loader))
@@ -119,13 +119,15 @@ STRANGERS = {
 @pytest.mark.parametrize(("kind", "text"), STRANGERS.items(), ids=STRANGERS.keys())
 def test_another_kind_of_file_is_named_as_what_it_is(kind: str, text: str) -> None:
     (found,) = problems(text)
-    assert f"this is {kind}," in found.message
+    assert (found.rule, found.parameters) == ("other-file", {"kind": kind})
 
 
 def test_several_documents_of_kubernetes_and_bare_names_are_named_too() -> None:
-    assert "Kubernetes" in problems("apiVersion: v1\nkind: A\n---\napiVersion: v1\n")[0].message
-    assert "a list of hosts" in problems("node1\nnode2\n")[0].message
-    assert "Python" in problems("import torch\nprint(1)\n", "train.py")[0].message
+    kubernetes = "apiVersion: v1\nkind: A\n---\napiVersion: v1\n"
+    assert problems(kubernetes)[0].parameters == {"kind": "a Kubernetes manifest"}
+    assert problems("node1\nnode2\n")[0].parameters == {"kind": "a list of hosts"}
+    python = "import torch\nprint(1)\n"
+    assert problems(python, "train.py")[0].parameters == {"kind": "a Python script"}
 
 
 def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
@@ -148,8 +150,7 @@ def test_a_cluster_file_with_mistakes_is_still_a_cluster_file() -> None:
     ],
 )
 def test_words_of_other_formats_lead_to_the_right_key(text: str, meant: list[str]) -> None:
-    found = [problem.message.rpartition("did you mean `")[2] for problem in problems(text)]
-    assert found == [f"{key}`?" for key in meant]
+    assert [problem.parameters["similar"] for problem in problems(text)] == meant
 
 
 def test_every_synonym_leads_to_a_key_that_there_is() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dslaunch.cluster.model import Node
-from dslaunch.cluster.nodeset import shortened
+from dslaunch.terminal import shortened
 from dslaunch.transport.ssh.config import Asked, Directives, Options, look_up
 from dslaunch.transport.ssh.known_hosts import DEFAULT_PORT, HostName
 
