@@ -221,7 +221,7 @@ class _Reader:
             self._problem(_place(event), MistakeCode.UNPRINTABLE, character=odd[0])
         if source == "<<" and not style and self._expects_key():
             self._problem(_place(event), MistakeCode.MERGE_KEY)
-        self._put(event, value, source, 1)
+        self._put(_place(event), value, source, 1)
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         if len(self._stack) >= DEPTH:
@@ -241,7 +241,7 @@ class _Reader:
         self.places[id(frame.value)] = frame.places
         if frame.anchor:
             self._anchors[frame.anchor] = _Anchored(frame.value, None, frame.size)
-        self._put(event, frame.value, None, frame.size, frame.place)
+        self._put(frame.place, frame.value, None, frame.size)
 
     def _alias(self, event: Any) -> None:
         name = event.anchor
@@ -250,11 +250,9 @@ class _Reader:
         anchored = self._anchors[name]
         if anchored is None:
             raise self.fatal(_place(event), MistakeCode.RECURSIVE_ALIAS, name=name)
-        self._put(event, anchored.value, anchored.source, anchored.size)
+        self._put(_place(event), anchored.value, anchored.source, anchored.size)
 
-    def _put(
-        self, event: Event, value: Any, source: str | None, size: int, place: Place | None = None
-    ) -> None:
+    def _put(self, place: Place, value: Any, source: str | None, size: int) -> None:
         """Put a finished value where it belongs: a key, a value of a mapping, an item, the top."""
         if not self._stack:
             self.top = value
@@ -262,15 +260,15 @@ class _Reader:
         frame = self._stack[-1]
         frame.size += size
         if frame.size > EXPANDED:
-            raise self.fatal(place or _place(event), MistakeCode.TOO_MANY_PARTS, limit=EXPANDED)
+            raise self.fatal(place, MistakeCode.TOO_MANY_PARTS, limit=EXPANDED)
         verbatim = frame.verbatim or frame.key in self._verbatim
         if verbatim and source is not None:
             value = source
         if isinstance(frame.value, list):
-            frame.places[len(frame.value)] = place or _place(event)
+            frame.places[len(frame.value)] = place
             frame.value.append(value)
         elif frame.key is None:
-            frame.key = self._key(frame, source, place or _place(event))
+            frame.key = self._key(frame, source, place)
         else:
             frame.value.setdefault(frame.key, value)
             frame.key = None

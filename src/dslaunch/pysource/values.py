@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
 
-from dslaunch.pysource.parse import parse
+from dslaunch.pysource.parse import dotted, parse
 
 SOURCE = "//job"
 """The directory of the program's files in a path that is made from `__file__`. Two slashes stay two
@@ -126,17 +126,6 @@ class Module:
 
 
 DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
-
-
-def dotted(node: ast.expr) -> str:
-    """A name with its dots, as `os.path.join`; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])
 
 
 def read_module(path: str, text: str) -> Module | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
 from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
 from dslaunch.terminal import one_line
@@ -113,13 +114,13 @@ def _group(processes: list[_Process]) -> Group:
     waiting = next((p.main for p in processes if p.main.wait), first.main)
     lines = {p.main.frames[0].line for p in processes if p.main.frames}
     return Group(
-        _members(processes),
-        waiting,
-        tuple(sorted(lines)),
-        _others(processes),
-        first.command,
-        len(processes),
-        first.note,
+        members=_members(processes),
+        main=waiting,
+        lines=tuple(sorted(lines)),
+        others=_others(processes),
+        command=first.command,
+        count=len(processes),
+        note=first.note,
     )
 
 
@@ -151,9 +152,11 @@ def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
     threads = told.get("threads") or []
     mains = [thread for thread in threads if thread.get("main")]
     others = tuple(_thread(each) for each in threads if not each.get("main"))
-    if not mains:
-        return _Process(member, command, Thread("", (), wait((), state, call)), others, _note(told))
-    return _Process(member, command, _thread(mains[0], state, call), others, "")
+    if mains:
+        main, note = _thread(mains[0], state, call), ""
+    else:
+        main, note = Thread("", (), wait((), state, call)), _note(told)
+    return _Process(member=member, command=command, main=main, others=others, note=note)
 
 
 def _thread(told: Mapping[str, Any], state: str = "", call: str = "") -> Thread:
@@ -284,8 +287,6 @@ def _from_the_end(text: str, room: int) -> str:
 
 def who(members: Sequence[Member]) -> str:
     """`ranks 0-5,7 on node[1-3]`."""
-    from dslaunch.cluster.nodeset import fold as fold_names
-
     ranks = sorted({rank for _, rank in members})
     hosts = fold_names(host for host, _ in members)
     return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)} on {hosts}"
