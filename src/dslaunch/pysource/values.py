@@ -10,7 +10,7 @@ import ast
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
 
@@ -65,7 +65,8 @@ Value = Text | Argument | Settings | Unread
 Scope = tuple[str, ...]
 """The functions around an expression, the outermost first; a module's own level is ()."""
 _Inner = Callable[[ast.expr], Iterator[Value]]
-_Place = tuple["Module", Scope, ast.expr]
+_Placed = tuple["Module", Scope, ast.expr]
+"""An expression, with the module and the functions around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class _Reader(ast.NodeVisitor):
         origin = node.module or ""
         if node.level:
             package = self.module.path.split("/")[: -node.level]
-            origin = ".".join([*package, *([origin] if origin else [])])
+            origin = ".".join([*package, origin] if origin else package)
         for alias in node.names:
             self.module.imported[alias.asname or alias.name] = (origin, alias.name)
 
@@ -242,6 +243,18 @@ class _Reader(ast.NodeVisitor):
                 self._assigned(each, its)
 
 
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where an expression stands, and how many expressions led to it."""
+
+    module: Module
+    scope: Scope = ()
+    depth: int = 0
+
+    def deeper(self) -> _Site:
+        return replace(self, depth=self.depth + 1)
+
+
 class Program:
     """The modules of a program, and what expressions in them can be."""
 
@@ -261,57 +274,56 @@ class Program:
     def values(self, call: Call, node: ast.expr) -> frozenset[Value]:
         """All that an expression at the place of a call can be."""
         self._steps = 0
-        return frozenset(self._values(node, self.modules[call.module], call.scope, 0))
+        site = _Site(self.modules[call.module], call.scope)
+        return frozenset(self._values(node, site))
 
-    def _values(self, node: ast.expr, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _values(self, node: ast.expr, site: _Site) -> Iterator[Value]:
         self._steps += 1
-        if self._steps > MOST_STEPS or depth > DEEPEST:
+        if self._steps > MOST_STEPS or site.depth > DEEPEST:
             yield Unread.UNKNOWN
             return
-
-        def inner(part: ast.expr) -> Iterator[Value]:
-            return self._values(part, module, scope, depth + 1)
-
+        inside = site.deeper()
         match node:
             case ast.Name():
-                yield from self._named(node.id, module, scope, depth + 1)
+                yield from self._named(node.id, inside)
             case ast.Attribute():
-                yield from self._attribute(node, module, scope, depth + 1)
+                yield from self._attribute(node, inside)
             case ast.Subscript(slice=ast.Constant(value=str() as key)):
-                yield from self._item(node.value, key, module, scope, depth + 1)
+                yield from self._item(node.value, key, inside)
             case ast.Call():
-                yield from self._called(node, module, scope, depth + 1)
+                yield from self._called(node, inside)
             case _:
-                yield from _literal(node, inner)
+                yield from _literal(node, lambda part: self._values(part, inside))
 
-    def _named(self, name: str, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _named(self, name: str, site: _Site) -> Iterator[Value]:
+        module = site.module
         if name == "__file__":
             yield Text(f"{SOURCE}/{module.path}")
             return
         # the function's own names first, then those of the functions around it
-        for length in range(len(scope), -1, -1):
-            around = scope[:length]
+        for length in range(len(site.scope), -1, -1):
+            around = site.scope[:length]
             found = [(module, around, value) for value in module.names.get((around, name), ())]
             if not found:
                 found = self._parameter(name, module, around)
             if found:
-                yield from self._any(found, depth)
+                yield from self._any(found, site.depth)
                 return
         origin, its_name = module.imported.get(name, ("", ""))
         other = self._module(origin, module)
-        if other is None or not its_name or depth > DEEPEST:
+        if other is None or not its_name or site.depth > DEEPEST:
             yield Unread.UNKNOWN
             return
-        yield from self._named(its_name, other, (), depth + 1)
+        yield from self._named(its_name, _Site(other, depth=site.depth + 1))
 
-    def _any(self, found: Sequence[_Place], depth: int) -> Iterator[Value]:
+    def _any(self, found: Sequence[_Placed], depth: int) -> Iterator[Value]:
         """What one of several expressions can be; unknown without any."""
         if not found:
             yield Unread.UNKNOWN
         for module, scope, node in found:
-            yield from self._values(node, module, scope, depth)
+            yield from self._values(node, _Site(module, scope, depth))
 
-    def _parameter(self, name: str, module: Module, scope: Scope) -> list[_Place]:
+    def _parameter(self, name: str, module: Module, scope: Scope) -> list[_Placed]:
         """What a function's parameter is given: the arguments of all calls, else its default."""
         function = module.functions.get(scope[-1]) if scope else None
         if function is None:
@@ -321,7 +333,7 @@ class Program:
         keywords = [each.arg for each in function.args.kwonlyargs]
         if name not in (*names, *keywords):
             return []
-        found: list[_Place] = []
+        found: list[_Placed] = []
         for caller in self.modules.values():
             for call in caller.calls:
                 if call.last_name != function.name:
@@ -333,16 +345,14 @@ class Program:
             found.append((module, (), defaults.get(name, _UNKNOWN)))
         return found
 
-    def _attribute(
-        self, node: ast.Attribute, module: Module, scope: Scope, depth: int
-    ) -> Iterator[Value]:
+    def _attribute(self, node: ast.Attribute, site: _Site) -> Iterator[Value]:
         if node.attr == "parent":
-            yield from map(_parent, self._values(node.value, module, scope, depth))
+            yield from map(_parent, self._values(node.value, site))
             return
-        origin = module.imported.get(dotted(node.value), ("", ""))
-        other = self._module(".".join(filter(None, origin)), module)
+        origin = site.module.imported.get(dotted(node.value), ("", ""))
+        other = self._module(".".join(filter(None, origin)), site.module)
         if other is not None:
-            yield from self._named(node.attr, other, (), depth)
+            yield from self._named(node.attr, _Site(other, depth=site.depth))
             return
         if node.attr in self.given and (node.attr in self.options or self._is_field(node.attr)):
             yield Argument(node.attr, self.given[node.attr])
@@ -350,31 +360,31 @@ class Program:
         found = list(self.options.get(node.attr, ()))
         for each in self.modules.values():
             found += [(each, *assigned) for assigned in each.attributes.get(node.attr, ())]
-        yield from self._any(found, depth)
+        yield from self._any(found, site.depth)
 
     def _is_field(self, name: str) -> bool:
         return any(name in module.attributes for module in self.modules.values())
 
-    def _item(
-        self, node: ast.expr, key: str, module: Module, scope: Scope, depth: int
-    ) -> Iterator[Value]:
-        for value in self._values(node, module, scope, depth):
+    def _item(self, node: ast.expr, key: str, site: _Site) -> Iterator[Value]:
+        for value in self._values(node, site):
             item = entries(value).get(key) if isinstance(value, Settings) else None
-            yield from self._values(item or _UNKNOWN, module, scope, depth)
+            yield from self._values(item or _UNKNOWN, site)
 
-    def _called(self, node: ast.Call, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _called(self, node: ast.Call, site: _Site) -> Iterator[Value]:
         def inner(part: ast.expr) -> Iterator[Value]:
-            return self._values(part, module, scope, depth)
+            return self._values(part, site)
 
         whole = dotted(node.func)
         arguments = [each for each in node.args if not isinstance(each, ast.Starred)]
         if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-            return self._method(node.func, arguments, inner)
+            if node.func.attr == "joinpath":
+                return self._path([node.func.value, *arguments], inner)
+            return inner(node.func.value)
         if whole in VARIABLE and arguments:
             return self._variable(arguments, inner)
         if whole.rpartition(".")[2] in FUNCTIONS:
             return self._known(node, arguments, inner)
-        return self._returned(whole, module, depth)
+        return self._returned(whole, site)
 
     def _known(
         self, node: ast.Call, arguments: Sequence[ast.expr], inner: _Inner
@@ -396,14 +406,6 @@ class Program:
             return map(_parent, inner(arguments[0]))
         return inner(arguments[0])
 
-    def _method(
-        self, function: ast.Attribute, arguments: Sequence[ast.expr], inner: _Inner
-    ) -> Iterator[Value]:
-        """A method of a path, or of an open file."""
-        if function.attr == "joinpath":
-            return self._path([function.value, *arguments], inner)
-        return inner(function.value)
-
     def _path(self, parts: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
         found: list[Value] = [Text("")]
         for part in parts:
@@ -419,8 +421,9 @@ class Program:
         else:
             yield Unread.UNKNOWN
 
-    def _returned(self, name: str, module: Module, depth: int) -> Iterator[Value]:
+    def _returned(self, name: str, site: _Site) -> Iterator[Value]:
         """What a function of the program returns."""
+        module = site.module
         first, _, rest = name.partition(".")
         where, called = module, name
         if first in module.imported:
@@ -436,7 +439,7 @@ class Program:
         if not values:
             yield Unread.UNKNOWN
         for scope, value in values:
-            yield from self._values(value, where, scope, depth)
+            yield from self._values(value, _Site(where, scope, site.depth))
 
     def _module(self, name: str, importer: Module) -> Module | None:
         """A module of the program by its dotted name, as seen by another one."""
@@ -559,12 +562,12 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
             yield Text(first.text + second.text)
 
 
-def _defaults(modules: Sequence[Module]) -> dict[str, list[_Place]]:
+def _defaults(modules: Sequence[Module]) -> dict[str, list[_Placed]]:
     """The options that a program defines, with their defaults: argparse, click and their like.
 
     An option without a default is there with None.
     """
-    found: dict[str, list[_Place]] = defaultdict(list)
+    found: dict[str, list[_Placed]] = defaultdict(list)
     for module in modules:
         for call in module.calls:
             function = call.last_name or getattr(call.node.func, "attr", "")
