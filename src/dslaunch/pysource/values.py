@@ -38,7 +38,7 @@ class Unread(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class StringValue:
     """A string: a path, where a file of settings is expected."""
 
     text: str
@@ -54,23 +54,23 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DictLiteral:
     """A dictionary written in the source."""
 
     node: ast.expr = field(compare=False)
     line: int = 0
 
 
-Value = Text | Argument | Settings | Unread
+Value = StringValue | Argument | DictLiteral | Unread
 Scope = tuple[str, ...]
 """The functions around an expression, the outermost first; a module's own level is ()."""
 _Inner = Callable[[ast.expr], Iterator[Value]]
-_Placed = tuple["Module", Scope, ast.expr]
+_Placed = tuple["SourceModule", Scope, ast.expr]
 """An expression, with the module and the functions around it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSite:
     """A call, and where it stands."""
 
     module: str
@@ -94,7 +94,7 @@ class Call:
 
 
 @dataclass
-class Module:
+class SourceModule:
     """The parts of one module that say what its names can be."""
 
     path: str
@@ -113,7 +113,7 @@ class Module:
         default_factory=lambda: defaultdict(list)
     )
     """What is assigned to `anything.NAME`, and to NAME in the body of a class."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CallSite] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     """The strings that stand in square brackets or are keys of dictionaries."""
 
@@ -129,12 +129,12 @@ class Module:
 DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
 
 
-def read_module(path: str, text: str) -> Module | None:
+def read_module(path: str, text: str) -> SourceModule | None:
     """Read a module's source; None for what is no Python that this interpreter can parse."""
     tree = parse(text)
     if tree is None:
         return None
-    reader = _Reader(Module(path))
+    reader = _ModuleVisitor(SourceModule(path))
     try:
         reader.visit(tree)
     except RecursionError:
@@ -142,10 +142,10 @@ def read_module(path: str, text: str) -> Module | None:
     return reader.module
 
 
-class _Reader(ast.NodeVisitor):
+class _ModuleVisitor(ast.NodeVisitor):
     """Collects assignments, functions, imports and calls with the functions around them."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SourceModule) -> None:
         self.module = module
         self.scope: Scope = ()
         self.in_class = False
@@ -228,7 +228,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.module.keys.update(each.arg for each in node.keywords if each.arg)
-        self.module.calls.append(Call(self.module.path, self.scope, node))
+        self.module.calls.append(CallSite(self.module.path, self.scope, node))
         self.generic_visit(node)
 
     def _assigned(self, target: ast.expr, value: ast.expr) -> None:
@@ -247,7 +247,7 @@ class _Reader(ast.NodeVisitor):
 class _Site:
     """Where an expression stands, and how many expressions led to it."""
 
-    module: Module
+    module: SourceModule
     scope: Scope = ()
     depth: int = 0
 
@@ -260,7 +260,7 @@ class Program:
 
     def __init__(
         self,
-        modules: Sequence[Module],
+        modules: Sequence[SourceModule],
         given: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> None:
@@ -271,7 +271,7 @@ class Program:
         self.options = _defaults(modules)
         self._steps = 0
 
-    def values(self, call: Call, node: ast.expr) -> frozenset[Value]:
+    def values(self, call: CallSite, node: ast.expr) -> frozenset[Value]:
         """All that an expression at the place of a call can be."""
         self._steps = 0
         site = _Site(self.modules[call.module], call.scope)
@@ -298,7 +298,7 @@ class Program:
     def _named(self, name: str, site: _Site) -> Iterator[Value]:
         module = site.module
         if name == "__file__":
-            yield Text(f"{SOURCE}/{module.path}")
+            yield StringValue(f"{SOURCE}/{module.path}")
             return
         # the function's own names first, then those of the functions around it
         for length in range(len(site.scope), -1, -1):
@@ -323,7 +323,7 @@ class Program:
         for module, scope, node in found:
             yield from self._values(node, _Site(module, scope, depth))
 
-    def _parameter(self, name: str, module: Module, scope: Scope) -> list[_Placed]:
+    def _parameter(self, name: str, module: SourceModule, scope: Scope) -> list[_Placed]:
         """What a function's parameter is given: the arguments of all calls, else its default."""
         function = module.functions.get(scope[-1]) if scope else None
         if function is None:
@@ -367,7 +367,7 @@ class Program:
 
     def _item(self, node: ast.expr, key: str, site: _Site) -> Iterator[Value]:
         for value in self._values(node, site):
-            item = entries(value).get(key) if isinstance(value, Settings) else None
+            item = entries(value).get(key) if isinstance(value, DictLiteral) else None
             yield from self._values(item or _UNKNOWN, site)
 
     def _called(self, node: ast.Call, site: _Site) -> Iterator[Value]:
@@ -392,9 +392,9 @@ class Program:
         """What one of `FUNCTIONS` returns."""
         name = dotted(node.func).rpartition(".")[2]
         if name == "dict" and not arguments:
-            return iter((Settings(node, node.lineno),))
+            return iter((DictLiteral(node, node.lineno),))
         if name in HERE:
-            return iter((Text("."),))
+            return iter((StringValue("."),))
         if name == "field":
             defaults = [each.value for each in node.keywords if each.arg == "default"]
             return inner(defaults[0] if defaults else _UNKNOWN)
@@ -407,7 +407,7 @@ class Program:
         return inner(arguments[0])
 
     def _path(self, parts: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
-        found: list[Value] = [Text("")]
+        found: list[Value] = [StringValue("")]
         for part in parts:
             found = list(_joined(iter(found), list(inner(part)), "/"))
         yield from found
@@ -415,7 +415,7 @@ class Program:
     def _variable(self, arguments: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
         name = arguments[0].value if isinstance(arguments[0], ast.Constant) else None
         if isinstance(name, str) and name in self.environment:
-            yield Text(self.environment[name])
+            yield StringValue(self.environment[name])
         elif len(arguments) > 1:
             yield from inner(arguments[1])
         else:
@@ -441,7 +441,7 @@ class Program:
         for scope, value in values:
             yield from self._values(value, _Site(where, scope, site.depth))
 
-    def _module(self, name: str, importer: Module) -> Module | None:
+    def _module(self, name: str, importer: SourceModule) -> SourceModule | None:
         """A module of the program by its dotted name, as seen by another one."""
         for path in module_paths(name, importer.path):
             if path in self.modules:
@@ -473,7 +473,7 @@ METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")
 _UNKNOWN: ast.expr = ast.Constant(value=...)
 
 
-def entries(settings: Settings) -> dict[str, ast.expr]:
+def entries(settings: DictLiteral) -> dict[str, ast.expr]:
     """The entries of a dictionary in the source, as far as their keys are written there."""
     node = settings.node
     if isinstance(node, ast.Call):
@@ -504,11 +504,11 @@ def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
     """What is written out, and what is put together from other expressions."""
     match node:
         case ast.Constant(value=str() as text):
-            yield Text(text)
+            yield StringValue(text)
         case ast.Constant(value=None | False):
             yield Unread.NOTHING
         case ast.Dict():
-            yield Settings(node, node.lineno)
+            yield DictLiteral(node, node.lineno)
         case ast.IfExp():
             yield from inner(node.body)
             yield from inner(node.orelse)
@@ -520,7 +520,7 @@ def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
             between = "/" if isinstance(node.op, ast.Div) else ""
             yield from _joined(inner(node.left), list(inner(node.right)), between)
         case ast.JoinedStr():
-            texts: list[Value] = [Text("")]
+            texts: list[Value] = [StringValue("")]
             for part in node.values:
                 shown = part.value if isinstance(part, ast.FormattedValue) else part
                 texts = list(_joined(iter(texts), list(inner(shown)), ""))
@@ -543,9 +543,9 @@ def _parameter_defaults(
 
 def _parent(value: Value) -> Value:
     """The directory of a path."""
-    if not isinstance(value, Text):
+    if not isinstance(value, StringValue):
         return Unread.UNKNOWN
-    return Text(posixpath.dirname(value.text) or ".")
+    return StringValue(posixpath.dirname(value.text) or ".")
 
 
 def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iterator[Value]:
@@ -554,15 +554,15 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
         if count > MOST_JOINED:
             yield Unread.UNKNOWN
             return
-        if not isinstance(first, Text) or not isinstance(second, Text):
+        if not isinstance(first, StringValue) or not isinstance(second, StringValue):
             yield Unread.UNKNOWN
         elif between:
-            yield Text(posixpath.join(first.text, second.text))
+            yield StringValue(posixpath.join(first.text, second.text))
         else:
-            yield Text(first.text + second.text)
+            yield StringValue(first.text + second.text)
 
 
-def _defaults(modules: Sequence[Module]) -> dict[str, list[_Placed]]:
+def _defaults(modules: Sequence[SourceModule]) -> dict[str, list[_Placed]]:
     """The options that a program defines, with their defaults: argparse, click and their like.
 
     An option without a default is there with None.
