@@ -16,7 +16,7 @@ from dslaunch.cluster.other_files import recognized
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.rules import Names
+    from dslaunch.cluster.rules import KnownNames
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
     from dslaunch.cluster.yamltext import YamlDocument
@@ -67,7 +67,7 @@ def parse(text: str, file: str) -> Parsed:
     return Parsed(_cluster(checked.file, found.nodes, file), document, text)
 
 
-def check_names(parsed: Parsed, names: Names) -> None:
+def check_names(parsed: Parsed, names: KnownNames) -> None:
     """Check the names of launchers, checks and thresholds in a valid cluster file.
 
     Raises ConfigError. Apart from `parse`, since it takes every check to know their names.

@@ -188,7 +188,7 @@ def test_the_line_is_not_shown_where_a_secret_may_stand() -> None:
     assert [problem.source for problem in problems(text)] == ["", ""]
 
 
-NAMES = rules.Names(("torchrun", "direct"), {"fs.free": ("warn", "fail"), "gpu.count": ()})
+NAMES = rules.KnownNames(("torchrun", "direct"), {"fs.free": ("warn", "fail"), "gpu.count": ()})
 
 
 @pytest.mark.parametrize(
