@@ -51,7 +51,7 @@ class Others:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StackGroup:
     """Ranks, or child processes of ranks, whose main threads do the same."""
 
     members: tuple[Member, ...]
@@ -76,7 +76,7 @@ class _Process:
     note: str
 
 
-def fold(stacks: Told, *, exact: bool = True) -> list[Group]:
+def fold(stacks: Told, *, exact: bool = True) -> list[StackGroup]:
     """Group ranks by what their main threads do, the smallest group first, children last.
 
     Of groups of equal size, those that wait for other ranks come last. Without `exact`, the line
@@ -88,7 +88,7 @@ def fold(stacks: Told, *, exact: bool = True) -> list[Group]:
     return sorted((_group(each) for each in groups.values()), key=_order)
 
 
-def _order(group: Group) -> tuple[bool, int, bool, Member]:
+def _order(group: StackGroup) -> tuple[bool, int, bool, Member]:
     waits = group.main.wait is not None and group.main.wait.kind in OTHERS
     host, rank = group.members[0]
     return bool(group.command), len(group.members), waits, (f"{rank:09}{host}", rank)
@@ -108,12 +108,12 @@ def _plain(function: str) -> str:
     return function.rpartition(".")[2]
 
 
-def _group(processes: list[_Process]) -> Group:
+def _group(processes: list[_Process]) -> StackGroup:
     processes = sorted(processes, key=lambda p: (p.member[1], p.member[0]))
     first = processes[0]
     waiting = next((p.main for p in processes if p.main.wait), first.main)
     lines = {p.main.frames[0].line for p in processes if p.main.frames}
-    return Group(
+    return StackGroup(
         members=_members(processes),
         main=waiting,
         lines=tuple(sorted(lines)),
@@ -199,7 +199,7 @@ def _note(told: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------ for machines
 
 
-def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def as_json(groups: Sequence[StackGroup]) -> list[dict[str, Any]]:
     """The groups as plain values, in the same order, with the ranks folded too."""
     return [{"who": who(group.members), **_plain_values(asdict(group))} for group in groups]
 
@@ -216,14 +216,14 @@ def _plain_values(value: Any) -> Any:
 # ------------------------------------------------------------ for people
 
 
-def page(groups: Sequence[Group], width: int | None = None) -> str:
+def page(groups: Sequence[StackGroup], width: int | None = None) -> str:
     """The groups as text of at most `width` columns (None: 200), the innermost frame first."""
     if not groups:
         return "no rank is running"
     return "\n\n".join("\n".join(_section(group, width or 200)) for group in groups)
 
 
-def _section(group: Group, width: int) -> list[str]:
+def _section(group: StackGroup, width: int) -> list[str]:
     rows = textwrap.wrap(_head(group), width, subsequent_indent="    ")
     rows += _rows(group.main, group.lines, width)
     waits = [other.thread.wait for other in group.others]
@@ -237,14 +237,14 @@ def _section(group: Group, width: int) -> list[str]:
     return rows
 
 
-def _other(other: Others, group: Group, width: int) -> list[str]:
+def _other(other: Others, group: StackGroup, width: int) -> list[str]:
     where = "" if other.members == group.members else f" of {who(other.members)}"
     title = f"  thread {one_line(other.thread.name) or 'without a name'}{where}:"
     rows = textwrap.wrap(title, width, subsequent_indent="    ")
     return [*rows, *(f"  {row}" for row in _rows(other.thread, (), width - 2))]
 
 
-def _head(group: Group) -> str:
+def _head(group: StackGroup) -> str:
     """`ranks 0-5,7 on node[1-3] wait: collective`."""
     whose = f"{group.count} x {one_line(group.command)}, below " if group.command else ""
     what = f": {one_line(group.note)}" if group.note else ""
