@@ -86,7 +86,7 @@ def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> YamlDocument
     Below a key of `verbatim` every plain scalar is the text that was written: `22`, `1e3`, `no`.
     Raises ConfigError for what cannot be read at all; lesser faults are in the result's `problems`.
     """
-    reader = _Reader(file, frozenset(verbatim))
+    reader = _DocumentReader(file, frozenset(verbatim))
     text = text.removeprefix("\ufeff")
     # the large class takes longer to compile than most files to read
     odd = re.search(f"[^{_PRINTABLE_ASCII if text.isascii() else _PRINTABLE}]", text)
@@ -114,7 +114,7 @@ def described(value: object) -> str:
     return shortened(value)
 
 
-def _read_events(text: str, reader: _Reader) -> None:
+def _read_events(text: str, reader: _DocumentReader) -> None:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -168,7 +168,7 @@ class _Anchored:
     size: int
 
 
-class _Reader:
+class _DocumentReader:
     """Puts data together from events."""
 
     def __init__(self, file: str, verbatim: frozenset[str]) -> None:
