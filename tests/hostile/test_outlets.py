@@ -35,7 +35,7 @@ from dslaunch.protocol.messages import Evidence
 from dslaunch.report import checkpoint, junit, lint, live, markdown, page, preflight, stacks
 from dslaunch.report import status as run_status
 from dslaunch.report import topology as topology_report
-from dslaunch.report.outlet import ERASE
+from dslaunch.report.output_stream import ERASE
 from dslaunch.report.topology_svg import drawing
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome, SecondaryFailure

@@ -342,7 +342,7 @@ def _teller() -> Callable[[Progress], None]:
     import time
 
     from dslaunch.report.checkpoint import progress_line
-    from dslaunch.report.outlet import ERASE
+    from dslaunch.report.output_stream import ERASE
 
     terminal = sys.stderr.isatty()
     pause = 0.5 if terminal else 10.0

@@ -13,7 +13,7 @@ from typing import TextIO
 from dslaunch import log
 from dslaunch.errors import UsageError
 from dslaunch.node import private
-from dslaunch.report.outlet import ERASE
+from dslaunch.report.output_stream import ERASE
 from dslaunch.terminal import visible
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dslaunch.cluster.model import Cluster
-    from dslaunch.cluster.rules import Names
+    from dslaunch.cluster.rules import KnownNames
     from dslaunch.lint import Remark, Screened
 
 Given = Annotated[
@@ -143,14 +143,14 @@ def _print_text(judged: list[Judged]) -> None:
             ui.result(in_words(count(each.cluster)))
 
 
-def _names() -> Names:
+def _names() -> KnownNames:
     """The names that launchers and checks have, installed ones among them."""
-    from dslaunch.cluster.rules import Names
+    from dslaunch.cluster.rules import KnownNames
     from dslaunch.preflight import checks
     from dslaunch.registry import LAUNCHERS
 
     known = {name: tuple(check.limits) for name, check in checks.load().items()}
-    return Names(LAUNCHERS.every_name(), known)
+    return KnownNames(LAUNCHERS.every_name(), known)
 
 
 def count(cluster: Cluster) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dslaunch.cluster.kinds import Matching, Section, Variable, Written
+from dslaunch.cluster.field_types import Matching, Section, Variable, Written
 from dslaunch.cluster.model import Container
 
 OneLine = Annotated[Written, Matching(r"[^\s\x00](?:[^\r\n\x00]*[^\s\x00])?", "text of one line")]

@@ -65,10 +65,12 @@ def from_ssh_config(text: str, slots: int | None, file: str | None = None) -> Di
     """
     settings = list(_ssh_settings(text))
     hosts = _settings_by_host(settings)
-    jumps = {_hop_name(hop) for _, key, value in settings if key == "proxyjump"
-             for hop in value.split(",")}  # fmt: skip
-    commands = (value.split() for _, key, value in settings if key == "proxycommand")
-    jumps |= {word for words in commands for word in words if word in hosts}
+    jumps: set[str] = set()
+    for _, key, value in settings:
+        if key == "proxyjump":
+            jumps.update(map(_hop_name, value.split(",")))
+        elif key == "proxycommand":
+            jumps.update(word for word in value.split() if word in hosts)
     # an address in ProxyJump may be what an alias stands for
     passed = {name for name, own in hosts.items() if {name, own.get("hostname", "")} & jumps}
     notes = [f"left out, since nodes are reached through it: {name}" for name in passed]

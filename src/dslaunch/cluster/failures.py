@@ -1,4 +1,4 @@
-"""Why nodes could not be used, the same trouble of many nodes as one. Pure."""
+"""Why nodes could not be used, the same failure of many nodes as one. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dslaunch.errors import NodeFailure
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """One trouble, and the nodes that have it."""
+class FoldedFailure:
+    """One kind of failure, and the nodes that have it."""
 
     hosts: tuple[str, ...]
     """In the order of the failures."""
@@ -23,8 +23,8 @@ class Trouble:
         return f"{fold(self.hosts)}: {self.message}"
 
 
-def folded(failures: Iterable[NodeFailure]) -> tuple[Trouble, ...]:
-    """Return the troubles in the order of their first nodes.
+def folded(failures: Iterable[NodeFailure]) -> tuple[FoldedFailure, ...]:
+    """Return the failures, folded, in the order of their first nodes.
 
     Of details, such as fingerprints, those of the first node that has any are told.
     """
@@ -32,14 +32,14 @@ def folded(failures: Iterable[NodeFailure]) -> tuple[Trouble, ...]:
     for failure in failures:
         hint = failure.common_hint or failure.hint or ""
         groups.setdefault((failure.kind, failure.common, hint), []).append(failure)
-    return tuple(_trouble(group) for group in groups.values())
+    return tuple(_folded(group) for group in groups.values())
 
 
-def _trouble(group: list[NodeFailure]) -> Trouble:
+def _folded(group: list[NodeFailure]) -> FoldedFailure:
     first = group[0]
     hosts = tuple(failure.host for failure in group)
     if len(group) == 1:
-        return Trouble(hosts, first.message, first.hint)
+        return FoldedFailure(hosts, first.message, first.hint)
     example = next((failure for failure in group if failure.detail), None)
     more = f" ({example.host}: {example.detail})" if example else ""
-    return Trouble(hosts, first.common + more, first.common_hint or first.hint)
+    return FoldedFailure(hosts, first.common + more, first.common_hint or first.hint)

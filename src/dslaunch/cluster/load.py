@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from dslaunch.cluster import model
 from dslaunch.cluster.mistakes import Mistake, MistakeCode, mistake
+from dslaunch.cluster.other_files import recognized
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.rules import Names
+    from dslaunch.cluster.rules import KnownNames
     from dslaunch.cluster.schema import ClusterFile
     from dslaunch.cluster.slurm_section import SlurmSection
     from dslaunch.cluster.yamltext import YamlDocument
@@ -53,10 +54,10 @@ def parse(text: str, file: str) -> Parsed:
     try:
         document = yamltext.parse(text, file, verbatim=schema.VERBATIM)
     except ConfigError as error:
-        raise _stranger(text, None, file) or _with_lines(text, error.problems) from None
-    stranger = _stranger(text, document.data, file)
-    if stranger is not None:
-        raise stranger
+        raise _other_file(text, None, file) or _with_lines(text, error.problems) from None
+    other = _other_file(text, document.data, file)
+    if other is not None:
+        raise other
     checked = findings.check(document)
     found = rules.expand_nodes(document, checked)
     contradictions = rules.contradictions(document, checked, found.nodes)
@@ -66,7 +67,7 @@ def parse(text: str, file: str) -> Parsed:
     return Parsed(_cluster(checked.file, found.nodes, file), document, text)
 
 
-def check_names(parsed: Parsed, names: Names) -> None:
+def check_names(parsed: Parsed, names: KnownNames) -> None:
     """Check the names of launchers, checks and thresholds in a valid cluster file.
 
     Raises ConfigError. Apart from `parse`, since it takes every check to know their names.
@@ -78,10 +79,8 @@ def check_names(parsed: Parsed, names: Names) -> None:
         raise _with_lines(parsed.text, problems)
 
 
-def _stranger(text: str, data: object, file: str) -> ConfigError | None:
+def _other_file(text: str, data: object, file: str) -> ConfigError | None:
     """Name a file of another kind as what it is."""
-    from dslaunch.cluster.strangers import recognized
-
     found = recognized(text, data, file)
     if found is None:
         return None

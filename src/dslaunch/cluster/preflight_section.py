@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dslaunch.cluster.kinds import Matching, Section, Written
+from dslaunch.cluster.field_types import Matching, Section, Written
 
 CheckName = Annotated[
     Written, Matching(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", "a check such as `fs.free`")

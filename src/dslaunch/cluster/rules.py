@@ -215,7 +215,7 @@ def _open_secrets(file: ClusterFile, entries: list[tuple[Path, NodeEntry]]) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class KnownNames:
     """What other parts of the program know by name."""
 
     launchers: tuple[str, ...]
@@ -223,7 +223,7 @@ class Names:
     """Every check with its thresholds."""
 
 
-def unknown_names(document: YamlDocument, names: Names) -> Iterator[Problem]:
+def unknown_names(document: YamlDocument, names: KnownNames) -> Iterator[Problem]:
     """Find names in the data of a valid file that no launcher, check or threshold has."""
     launcher = document.data.get("launcher")
     if isinstance(launcher, str) and launcher not in names.launchers:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from dslaunch.cluster.kinds import (
+from dslaunch.cluster.field_types import (
     Auto,
     Environment,
     Interface,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dslaunch.cluster.container_section import ContainerSection, OneLine
-from dslaunch.cluster.kinds import Label, Matching, Section, Text, Written
+from dslaunch.cluster.field_types import Label, Matching, Section, Text, Written
 
 Memory = Annotated[
     Written, Matching(r"[0-9]+(?:[KMGT]B?)?", "a size such as `500G` or `500GB`, or `0` for all")

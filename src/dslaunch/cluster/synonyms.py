@@ -53,21 +53,20 @@ _TOP = {
     "job.module": "python_module",
     "job.args": "arguments argv script_args parameters params",
 }
+
+
+def _of_section(section: str) -> dict[str, str]:
+    """Return the words for the keys of a section that are understood at the top too."""
+    keys = {key.partition(".")[::2]: words for key, words in _TOP.items()}
+    return {key: words for (first, key), words in keys.items() if first == section and key}
+
+
 _SECTION = {
-    "ssh": {
-        name.removeprefix("ssh."): words for name, words in _TOP.items() if name.startswith("ssh.")
-    },
-    "network": {
-        **{n.removeprefix("network."): w for n, w in _TOP.items() if n.startswith("network.")},
-        "control_port": "controller_port",
-    },
-    "storage": {
-        name.removeprefix("storage."): words
-        for name, words in _TOP.items()
-        if name.startswith("storage.")
-    },
-    "job": {
-        **{n.removeprefix("job."): words for n, words in _TOP.items() if n.startswith("job.")},
+    "ssh": _of_section("ssh"),
+    "network": _of_section("network") | {"control_port": "controller_port"},
+    "storage": _of_section("storage"),
+    "job": _of_section("job")
+    | {
         "env": _NODE["env"],
         "script": "entrypoint program main training_script script_path command cmd run file",
     },

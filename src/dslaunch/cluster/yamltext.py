@@ -86,7 +86,7 @@ def parse(text: str, file: str, *, verbatim: Iterable[str] = ()) -> YamlDocument
     Below a key of `verbatim` every plain scalar is the text that was written: `22`, `1e3`, `no`.
     Raises ConfigError for what cannot be read at all; lesser faults are in the result's `problems`.
     """
-    reader = _Reader(file, frozenset(verbatim))
+    reader = _DocumentReader(file, frozenset(verbatim))
     text = text.removeprefix("\ufeff")
     # the large class takes longer to compile than most files to read
     odd = re.search(f"[^{_PRINTABLE_ASCII if text.isascii() else _PRINTABLE}]", text)
@@ -114,7 +114,7 @@ def described(value: object) -> str:
     return shortened(value)
 
 
-def _read_events(text: str, reader: _Reader) -> None:
+def _read_events(text: str, reader: _DocumentReader) -> None:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -168,7 +168,7 @@ class _Anchored:
     size: int
 
 
-class _Reader:
+class _DocumentReader:
     """Puts data together from events."""
 
     def __init__(self, file: str, verbatim: frozenset[str]) -> None:
@@ -221,7 +221,7 @@ class _Reader:
             self._problem(_place(event), MistakeCode.UNPRINTABLE, character=odd[0])
         if source == "<<" and not style and self._expects_key():
             self._problem(_place(event), MistakeCode.MERGE_KEY)
-        self._put(event, value, source, 1)
+        self._put(_place(event), value, source, 1)
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         if len(self._stack) >= DEPTH:
@@ -241,7 +241,7 @@ class _Reader:
         self.places[id(frame.value)] = frame.places
         if frame.anchor:
             self._anchors[frame.anchor] = _Anchored(frame.value, None, frame.size)
-        self._put(event, frame.value, None, frame.size, frame.place)
+        self._put(frame.place, frame.value, None, frame.size)
 
     def _alias(self, event: Any) -> None:
         name = event.anchor
@@ -250,11 +250,9 @@ class _Reader:
         anchored = self._anchors[name]
         if anchored is None:
             raise self.fatal(_place(event), MistakeCode.RECURSIVE_ALIAS, name=name)
-        self._put(event, anchored.value, anchored.source, anchored.size)
+        self._put(_place(event), anchored.value, anchored.source, anchored.size)
 
-    def _put(
-        self, event: Event, value: Any, source: str | None, size: int, place: Place | None = None
-    ) -> None:
+    def _put(self, place: Place, value: Any, source: str | None, size: int) -> None:
         """Put a finished value where it belongs: a key, a value of a mapping, an item, the top."""
         if not self._stack:
             self.top = value
@@ -262,15 +260,15 @@ class _Reader:
         frame = self._stack[-1]
         frame.size += size
         if frame.size > EXPANDED:
-            raise self.fatal(place or _place(event), MistakeCode.TOO_MANY_PARTS, limit=EXPANDED)
+            raise self.fatal(place, MistakeCode.TOO_MANY_PARTS, limit=EXPANDED)
         verbatim = frame.verbatim or frame.key in self._verbatim
         if verbatim and source is not None:
             value = source
         if isinstance(frame.value, list):
-            frame.places[len(frame.value)] = place or _place(event)
+            frame.places[len(frame.value)] = place
             frame.value.append(value)
         elif frame.key is None:
-            frame.key = self._key(frame, source, place or _place(event))
+            frame.key = self._key(frame, source, place)
         else:
             frame.value.setdefault(frame.key, value)
             frame.key = None

@@ -15,11 +15,11 @@ from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH
 from dslaunch.pysource.values import (
     SOURCE,
     Argument,
-    Call,
-    Module,
+    CallSite,
+    DictLiteral,
     Program,
-    Settings,
-    Text,
+    SourceModule,
+    StringValue,
     Unread,
     Value,
     entries,
@@ -75,12 +75,12 @@ class Named:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[Module, ...]:
+def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[SourceModule, ...]:
     """The script and the modules of the job that it imports, directly or not.
 
     `read` gives the text of a file of the job, None for what is not among them.
     """
-    found: dict[str, Module] = {}
+    found: dict[str, SourceModule] = {}
     waiting = [script]
     seen = {script}
     while waiting and len(found) < MOST_MODULES:
@@ -100,7 +100,7 @@ def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[Module, 
 
 
 def named_in_code(
-    modules: tuple[Module, ...], given: Mapping[str, str], environment: Mapping[str, str]
+    modules: tuple[SourceModule, ...], given: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Named, ...]:
     """Every config that the modules name, in their order.
 
@@ -118,7 +118,7 @@ def named_in_code(
     return tuple(dict.fromkeys(found + _from_defaults(modules, program, given)))
 
 
-def _config_arguments(call: Call, module: Module) -> Iterator[tuple[str, ast.expr]]:
+def _config_arguments(call: CallSite, module: SourceModule) -> Iterator[tuple[str, ast.expr]]:
     """The parameters of a call that take a config, with what they are given."""
     name, keywords = call.last_name, call.keywords
     if name == "initialize" and not _is_deepspeed(call, module):
@@ -138,7 +138,7 @@ def _config_arguments(call: Call, module: Module) -> Iterator[tuple[str, ast.exp
         yield "strategy", ast.Dict(keys=[], values=[], lineno=call.node.lineno)
 
 
-def _is_deepspeed(call: Call, module: Module) -> bool:
+def _is_deepspeed(call: CallSite, module: SourceModule) -> bool:
     """Whether it is deepspeed that is called: many libraries have an `initialize`."""
     first = call.name.partition(".")[0]
     origin, name = module.imported.get(first, ("", ""))
@@ -146,18 +146,18 @@ def _is_deepspeed(call: Call, module: Module) -> bool:
 
 
 def _named(
-    call: Call, parameter: str, values: frozenset[Value], program: Program
+    call: CallSite, parameter: str, values: frozenset[Value], program: Program
 ) -> Iterator[Named]:
     by = f"{call.name or 'a call'}({parameter}=...)" if parameter else f"{call.name}(...)"
     certain = call.last_name in KEYWORDS or call.name.endswith("TrainingArguments")
     for value in sorted(values, key=repr):
         where = Named(call.module, call.node.lineno, by)
         match value:
-            case Text(text) if certain or text.endswith(SUFFIXES):
+            case StringValue(text) if certain or text.endswith(SUFFIXES):
                 yield _file(where, text)
             case Argument(option, text) if certain or text.endswith(SUFFIXES):
                 yield _file(where, text, option)
-            case Settings() if certain or parameter != "deepspeed":
+            case DictLiteral() if certain or parameter != "deepspeed":
                 yield _with(where, node_local=_says_node_local(value, program))
             case Unread.UNKNOWN if certain:
                 yield _with(where, known=False)
@@ -189,14 +189,14 @@ def _with(
     )
 
 
-def _says_node_local(settings: Settings, program: Program) -> bool:
+def _says_node_local(settings: DictLiteral, program: Program) -> bool:
     """What a dictionary in the source says of `checkpoint.use_node_local_storage`.
 
     Unset counts as false (DeepSpeed 0.19.8, runtime/config.py), unless the program names the key
     somewhere else: its author sets it in a way that is not read here.
     """
     checkpoint = entries(settings).get("checkpoint")
-    inner = entries(Settings(checkpoint)) if isinstance(checkpoint, ast.Dict) else {}
+    inner = entries(DictLiteral(checkpoint)) if isinstance(checkpoint, ast.Dict) else {}
     value = inner.get(NODE_LOCAL)
     if isinstance(value, ast.Constant):
         return value.value is True
@@ -204,7 +204,7 @@ def _says_node_local(settings: Settings, program: Program) -> bool:
 
 
 def _from_defaults(
-    modules: tuple[Module, ...], program: Program, given: Mapping[str, str]
+    modules: tuple[SourceModule, ...], program: Program, given: Mapping[str, str]
 ) -> list[Named]:
     """The options for a config that have one by default, where the command line gives none.
 
@@ -216,9 +216,9 @@ def _from_defaults(
         for module, scope, default in program.options.get(name, ()):
             if name in given:
                 continue
-            call = Call(module.path, scope, ast.Call(ast.Name("--" + name), [], []))
+            call = CallSite(module.path, scope, ast.Call(ast.Name("--" + name), [], []))
             for value in program.values(call, default):
-                if isinstance(value, Text) and value.text.endswith(SUFFIXES):
+                if isinstance(value, StringValue) and value.text.endswith(SUFFIXES):
                     line = getattr(default, "lineno", 0)
                     where = Named(module.path, line, f"the default of --{name}")
                     found.append(_file(where, value.text))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dslaunch.pysource.parse import parse
+from dslaunch.pysource.parse import dotted, parse
 
 USUAL = frozenset(
     [
@@ -26,8 +26,8 @@ USUAL = frozenset(
     ]
 )
 """Modules that come from packages, also in scripts that change where Python looks for modules."""
-_PLACES = frozenset(("path", "meta_path", "path_hooks", "addsitedir"))
-"""Names of `sys` and `site` by which a script changes that."""
+_SEARCH_PATHS = frozenset(["sys.path", "sys.meta_path", "sys.path_hooks", "site.addsitedir"])
+"""By these a script changes where Python looks for modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def imports_of(source: str, beside: frozenset[str] = frozenset()) -> Imports:
     every = {name for statement in _outside_of_try(tree) for name in _named(statement)}
     if _installs(tree):
         certain = set()
-    if _changes_places(tree):
+    if _changes_search_path(tree):
         certain, every = certain & USUAL, every & USUAL
     return Imports(
         certain=tuple(sorted(certain - beside)),
@@ -83,15 +83,14 @@ def _guarded(node: ast.AST) -> bool:
     return checking or isinstance(node, ast.Try | ast.TryStar)
 
 
-def _changes_places(tree: ast.AST) -> bool:
+def _changes_search_path(tree: ast.AST) -> bool:
     """Whether a script may change where Python looks for modules."""
-    return any(isinstance(node, ast.Attribute) and node.attr in _PLACES and
-               isinstance(node.value, ast.Name) and node.value.id in ("sys", "site")
-               for node in ast.walk(tree))  # fmt: skip
+    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return any(dotted(node) in _SEARCH_PATHS for node in attributes)
 
 
 def _installs(tree: ast.AST) -> bool:
     """Whether a script may install packages before it imports them."""
-    return any(isinstance(node, ast.Constant) and isinstance(node.value, str) and
-               ("pip" in node.value.split() or "pip install" in node.value)
-               for node in ast.walk(tree))  # fmt: skip
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts = (value for value in constants if isinstance(value, str))
+    return any("pip" in text.split() or "pip install" in text for text in texts)

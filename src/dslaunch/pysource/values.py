@@ -10,11 +10,11 @@ import ast
 import posixpath
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import product
 
-from dslaunch.pysource.parse import parse
+from dslaunch.pysource.parse import dotted, parse
 
 SOURCE = "//job"
 """The directory of the program's files in a path that is made from `__file__`. Two slashes stay two
@@ -38,7 +38,7 @@ class Unread(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class StringValue:
     """A string: a path, where a file of settings is expected."""
 
     text: str
@@ -54,22 +54,23 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DictLiteral:
     """A dictionary written in the source."""
 
     node: ast.expr = field(compare=False)
     line: int = 0
 
 
-Value = Text | Argument | Settings | Unread
+Value = StringValue | Argument | DictLiteral | Unread
 Scope = tuple[str, ...]
 """The functions around an expression, the outermost first; a module's own level is ()."""
 _Inner = Callable[[ast.expr], Iterator[Value]]
-_Place = tuple["Module", Scope, ast.expr]
+_Placed = tuple["SourceModule", Scope, ast.expr]
+"""An expression, with the module and the functions around it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallSite:
     """A call, and where it stands."""
 
     module: str
@@ -93,7 +94,7 @@ class Call:
 
 
 @dataclass
-class Module:
+class SourceModule:
     """The parts of one module that say what its names can be."""
 
     path: str
@@ -112,7 +113,7 @@ class Module:
         default_factory=lambda: defaultdict(list)
     )
     """What is assigned to `anything.NAME`, and to NAME in the body of a class."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[CallSite] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     """The strings that stand in square brackets or are keys of dictionaries."""
 
@@ -128,23 +129,12 @@ class Module:
 DEFINE_OPTION = ("add_argument", "option", "Option", "DEFINE_string")
 
 
-def dotted(node: ast.expr) -> str:
-    """A name with its dots, as `os.path.join`; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])
-
-
-def read_module(path: str, text: str) -> Module | None:
+def read_module(path: str, text: str) -> SourceModule | None:
     """Read a module's source; None for what is no Python that this interpreter can parse."""
     tree = parse(text)
     if tree is None:
         return None
-    reader = _Reader(Module(path))
+    reader = _ModuleVisitor(SourceModule(path))
     try:
         reader.visit(tree)
     except RecursionError:
@@ -152,10 +142,10 @@ def read_module(path: str, text: str) -> Module | None:
     return reader.module
 
 
-class _Reader(ast.NodeVisitor):
+class _ModuleVisitor(ast.NodeVisitor):
     """Collects assignments, functions, imports and calls with the functions around them."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SourceModule) -> None:
         self.module = module
         self.scope: Scope = ()
         self.in_class = False
@@ -220,7 +210,7 @@ class _Reader(ast.NodeVisitor):
         origin = node.module or ""
         if node.level:
             package = self.module.path.split("/")[: -node.level]
-            origin = ".".join([*package, *([origin] if origin else [])])
+            origin = ".".join([*package, origin] if origin else package)
         for alias in node.names:
             self.module.imported[alias.asname or alias.name] = (origin, alias.name)
 
@@ -238,7 +228,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.module.keys.update(each.arg for each in node.keywords if each.arg)
-        self.module.calls.append(Call(self.module.path, self.scope, node))
+        self.module.calls.append(CallSite(self.module.path, self.scope, node))
         self.generic_visit(node)
 
     def _assigned(self, target: ast.expr, value: ast.expr) -> None:
@@ -253,12 +243,24 @@ class _Reader(ast.NodeVisitor):
                 self._assigned(each, its)
 
 
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where an expression stands, and how many expressions led to it."""
+
+    module: SourceModule
+    scope: Scope = ()
+    depth: int = 0
+
+    def deeper(self) -> _Site:
+        return replace(self, depth=self.depth + 1)
+
+
 class Program:
     """The modules of a program, and what expressions in them can be."""
 
     def __init__(
         self,
-        modules: Sequence[Module],
+        modules: Sequence[SourceModule],
         given: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> None:
@@ -269,60 +271,59 @@ class Program:
         self.options = _defaults(modules)
         self._steps = 0
 
-    def values(self, call: Call, node: ast.expr) -> frozenset[Value]:
+    def values(self, call: CallSite, node: ast.expr) -> frozenset[Value]:
         """All that an expression at the place of a call can be."""
         self._steps = 0
-        return frozenset(self._values(node, self.modules[call.module], call.scope, 0))
+        site = _Site(self.modules[call.module], call.scope)
+        return frozenset(self._values(node, site))
 
-    def _values(self, node: ast.expr, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _values(self, node: ast.expr, site: _Site) -> Iterator[Value]:
         self._steps += 1
-        if self._steps > MOST_STEPS or depth > DEEPEST:
+        if self._steps > MOST_STEPS or site.depth > DEEPEST:
             yield Unread.UNKNOWN
             return
-
-        def inner(part: ast.expr) -> Iterator[Value]:
-            return self._values(part, module, scope, depth + 1)
-
+        inside = site.deeper()
         match node:
             case ast.Name():
-                yield from self._named(node.id, module, scope, depth + 1)
+                yield from self._named(node.id, inside)
             case ast.Attribute():
-                yield from self._attribute(node, module, scope, depth + 1)
+                yield from self._attribute(node, inside)
             case ast.Subscript(slice=ast.Constant(value=str() as key)):
-                yield from self._item(node.value, key, module, scope, depth + 1)
+                yield from self._item(node.value, key, inside)
             case ast.Call():
-                yield from self._called(node, module, scope, depth + 1)
+                yield from self._called(node, inside)
             case _:
-                yield from _literal(node, inner)
+                yield from _literal(node, lambda part: self._values(part, inside))
 
-    def _named(self, name: str, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _named(self, name: str, site: _Site) -> Iterator[Value]:
+        module = site.module
         if name == "__file__":
-            yield Text(f"{SOURCE}/{module.path}")
+            yield StringValue(f"{SOURCE}/{module.path}")
             return
         # the function's own names first, then those of the functions around it
-        for length in range(len(scope), -1, -1):
-            around = scope[:length]
+        for length in range(len(site.scope), -1, -1):
+            around = site.scope[:length]
             found = [(module, around, value) for value in module.names.get((around, name), ())]
             if not found:
                 found = self._parameter(name, module, around)
             if found:
-                yield from self._any(found, depth)
+                yield from self._any(found, site.depth)
                 return
         origin, its_name = module.imported.get(name, ("", ""))
         other = self._module(origin, module)
-        if other is None or not its_name or depth > DEEPEST:
+        if other is None or not its_name or site.depth > DEEPEST:
             yield Unread.UNKNOWN
             return
-        yield from self._named(its_name, other, (), depth + 1)
+        yield from self._named(its_name, _Site(other, depth=site.depth + 1))
 
-    def _any(self, found: Sequence[_Place], depth: int) -> Iterator[Value]:
+    def _any(self, found: Sequence[_Placed], depth: int) -> Iterator[Value]:
         """What one of several expressions can be; unknown without any."""
         if not found:
             yield Unread.UNKNOWN
         for module, scope, node in found:
-            yield from self._values(node, module, scope, depth)
+            yield from self._values(node, _Site(module, scope, depth))
 
-    def _parameter(self, name: str, module: Module, scope: Scope) -> list[_Place]:
+    def _parameter(self, name: str, module: SourceModule, scope: Scope) -> list[_Placed]:
         """What a function's parameter is given: the arguments of all calls, else its default."""
         function = module.functions.get(scope[-1]) if scope else None
         if function is None:
@@ -332,7 +333,7 @@ class Program:
         keywords = [each.arg for each in function.args.kwonlyargs]
         if name not in (*names, *keywords):
             return []
-        found: list[_Place] = []
+        found: list[_Placed] = []
         for caller in self.modules.values():
             for call in caller.calls:
                 if call.last_name != function.name:
@@ -344,16 +345,14 @@ class Program:
             found.append((module, (), defaults.get(name, _UNKNOWN)))
         return found
 
-    def _attribute(
-        self, node: ast.Attribute, module: Module, scope: Scope, depth: int
-    ) -> Iterator[Value]:
+    def _attribute(self, node: ast.Attribute, site: _Site) -> Iterator[Value]:
         if node.attr == "parent":
-            yield from map(_parent, self._values(node.value, module, scope, depth))
+            yield from map(_parent, self._values(node.value, site))
             return
-        origin = module.imported.get(dotted(node.value), ("", ""))
-        other = self._module(".".join(filter(None, origin)), module)
+        origin = site.module.imported.get(dotted(node.value), ("", ""))
+        other = self._module(".".join(filter(None, origin)), site.module)
         if other is not None:
-            yield from self._named(node.attr, other, (), depth)
+            yield from self._named(node.attr, _Site(other, depth=site.depth))
             return
         if node.attr in self.given and (node.attr in self.options or self._is_field(node.attr)):
             yield Argument(node.attr, self.given[node.attr])
@@ -361,31 +360,31 @@ class Program:
         found = list(self.options.get(node.attr, ()))
         for each in self.modules.values():
             found += [(each, *assigned) for assigned in each.attributes.get(node.attr, ())]
-        yield from self._any(found, depth)
+        yield from self._any(found, site.depth)
 
     def _is_field(self, name: str) -> bool:
         return any(name in module.attributes for module in self.modules.values())
 
-    def _item(
-        self, node: ast.expr, key: str, module: Module, scope: Scope, depth: int
-    ) -> Iterator[Value]:
-        for value in self._values(node, module, scope, depth):
-            item = entries(value).get(key) if isinstance(value, Settings) else None
-            yield from self._values(item or _UNKNOWN, module, scope, depth)
+    def _item(self, node: ast.expr, key: str, site: _Site) -> Iterator[Value]:
+        for value in self._values(node, site):
+            item = entries(value).get(key) if isinstance(value, DictLiteral) else None
+            yield from self._values(item or _UNKNOWN, site)
 
-    def _called(self, node: ast.Call, module: Module, scope: Scope, depth: int) -> Iterator[Value]:
+    def _called(self, node: ast.Call, site: _Site) -> Iterator[Value]:
         def inner(part: ast.expr) -> Iterator[Value]:
-            return self._values(part, module, scope, depth)
+            return self._values(part, site)
 
         whole = dotted(node.func)
         arguments = [each for each in node.args if not isinstance(each, ast.Starred)]
         if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-            return self._method(node.func, arguments, inner)
+            if node.func.attr == "joinpath":
+                return self._path([node.func.value, *arguments], inner)
+            return inner(node.func.value)
         if whole in VARIABLE and arguments:
             return self._variable(arguments, inner)
         if whole.rpartition(".")[2] in FUNCTIONS:
             return self._known(node, arguments, inner)
-        return self._returned(whole, module, depth)
+        return self._returned(whole, site)
 
     def _known(
         self, node: ast.Call, arguments: Sequence[ast.expr], inner: _Inner
@@ -393,9 +392,9 @@ class Program:
         """What one of `FUNCTIONS` returns."""
         name = dotted(node.func).rpartition(".")[2]
         if name == "dict" and not arguments:
-            return iter((Settings(node, node.lineno),))
+            return iter((DictLiteral(node, node.lineno),))
         if name in HERE:
-            return iter((Text("."),))
+            return iter((StringValue("."),))
         if name == "field":
             defaults = [each.value for each in node.keywords if each.arg == "default"]
             return inner(defaults[0] if defaults else _UNKNOWN)
@@ -407,16 +406,8 @@ class Program:
             return map(_parent, inner(arguments[0]))
         return inner(arguments[0])
 
-    def _method(
-        self, function: ast.Attribute, arguments: Sequence[ast.expr], inner: _Inner
-    ) -> Iterator[Value]:
-        """A method of a path, or of an open file."""
-        if function.attr == "joinpath":
-            return self._path([function.value, *arguments], inner)
-        return inner(function.value)
-
     def _path(self, parts: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
-        found: list[Value] = [Text("")]
+        found: list[Value] = [StringValue("")]
         for part in parts:
             found = list(_joined(iter(found), list(inner(part)), "/"))
         yield from found
@@ -424,14 +415,15 @@ class Program:
     def _variable(self, arguments: Sequence[ast.expr], inner: _Inner) -> Iterator[Value]:
         name = arguments[0].value if isinstance(arguments[0], ast.Constant) else None
         if isinstance(name, str) and name in self.environment:
-            yield Text(self.environment[name])
+            yield StringValue(self.environment[name])
         elif len(arguments) > 1:
             yield from inner(arguments[1])
         else:
             yield Unread.UNKNOWN
 
-    def _returned(self, name: str, module: Module, depth: int) -> Iterator[Value]:
+    def _returned(self, name: str, site: _Site) -> Iterator[Value]:
         """What a function of the program returns."""
+        module = site.module
         first, _, rest = name.partition(".")
         where, called = module, name
         if first in module.imported:
@@ -447,9 +439,9 @@ class Program:
         if not values:
             yield Unread.UNKNOWN
         for scope, value in values:
-            yield from self._values(value, where, scope, depth)
+            yield from self._values(value, _Site(where, scope, site.depth))
 
-    def _module(self, name: str, importer: Module) -> Module | None:
+    def _module(self, name: str, importer: SourceModule) -> SourceModule | None:
         """A module of the program by its dotted name, as seen by another one."""
         for path in module_paths(name, importer.path):
             if path in self.modules:
@@ -481,7 +473,7 @@ METHODS = ("joinpath", "resolve", "absolute", "as_posix", "read_text", "read")
 _UNKNOWN: ast.expr = ast.Constant(value=...)
 
 
-def entries(settings: Settings) -> dict[str, ast.expr]:
+def entries(settings: DictLiteral) -> dict[str, ast.expr]:
     """The entries of a dictionary in the source, as far as their keys are written there."""
     node = settings.node
     if isinstance(node, ast.Call):
@@ -512,11 +504,11 @@ def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
     """What is written out, and what is put together from other expressions."""
     match node:
         case ast.Constant(value=str() as text):
-            yield Text(text)
+            yield StringValue(text)
         case ast.Constant(value=None | False):
             yield Unread.NOTHING
         case ast.Dict():
-            yield Settings(node, node.lineno)
+            yield DictLiteral(node, node.lineno)
         case ast.IfExp():
             yield from inner(node.body)
             yield from inner(node.orelse)
@@ -528,7 +520,7 @@ def _literal(node: ast.expr, inner: _Inner) -> Iterator[Value]:
             between = "/" if isinstance(node.op, ast.Div) else ""
             yield from _joined(inner(node.left), list(inner(node.right)), between)
         case ast.JoinedStr():
-            texts: list[Value] = [Text("")]
+            texts: list[Value] = [StringValue("")]
             for part in node.values:
                 shown = part.value if isinstance(part, ast.FormattedValue) else part
                 texts = list(_joined(iter(texts), list(inner(shown)), ""))
@@ -551,9 +543,9 @@ def _parameter_defaults(
 
 def _parent(value: Value) -> Value:
     """The directory of a path."""
-    if not isinstance(value, Text):
+    if not isinstance(value, StringValue):
         return Unread.UNKNOWN
-    return Text(posixpath.dirname(value.text) or ".")
+    return StringValue(posixpath.dirname(value.text) or ".")
 
 
 def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iterator[Value]:
@@ -562,20 +554,20 @@ def _joined(left: Iterator[Value], right: Sequence[Value], between: str) -> Iter
         if count > MOST_JOINED:
             yield Unread.UNKNOWN
             return
-        if not isinstance(first, Text) or not isinstance(second, Text):
+        if not isinstance(first, StringValue) or not isinstance(second, StringValue):
             yield Unread.UNKNOWN
         elif between:
-            yield Text(posixpath.join(first.text, second.text))
+            yield StringValue(posixpath.join(first.text, second.text))
         else:
-            yield Text(first.text + second.text)
+            yield StringValue(first.text + second.text)
 
 
-def _defaults(modules: Sequence[Module]) -> dict[str, list[_Place]]:
+def _defaults(modules: Sequence[SourceModule]) -> dict[str, list[_Placed]]:
     """The options that a program defines, with their defaults: argparse, click and their like.
 
     An option without a default is there with None.
     """
-    found: dict[str, list[_Place]] = defaultdict(list)
+    found: dict[str, list[_Placed]] = defaultdict(list)
     for module in modules:
         for call in module.calls:
             function = call.last_name or getattr(call.node.func, "attr", "")

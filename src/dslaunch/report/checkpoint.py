@@ -68,12 +68,16 @@ def _node(checkpoint: Checkpoint, host: str) -> tuple[str, ...]:
     mine = {p: c for p, copies in checkpoint.files.items() for c in copies if c.host == host}
     shards = {path: checkpoint.shards[path] for path in mine if path in checkpoint.shards}
     ranks = sorted({s.rank for s in shards.values() if s.kind in ("optimizer", "partition")})
-    whole = any(s.kind == "model" for s in shards.values())
+    model = "-"
+    if any(s.kind == "model" for s in shards.values()):
+        model = "whole"
+    elif checkpoint.divided and ranks:
+        model = "parts"
     broken = [posixpath.basename(path) for path in mine if mine[path].broken]
     return (
         host,
         ",".join(map(str, ranks)) or "-",
-        "whole" if whole else "parts" if checkpoint.divided and ranks else "-",
+        model,
         in_words(sum(copy.size for copy in mine.values())),
         checkpoint.latest.get(host, "-"),
         ", ".join(broken) or "-",

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 from dslaunch.lint import ORDER, Level, Remark
 from dslaunch.plural import counted
@@ -78,8 +79,6 @@ def _sarif(remark: Remark, rules: Sequence[str]) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    from urllib.parse import quote
-
     return quote(file, errors="surrogateescape")
 
 

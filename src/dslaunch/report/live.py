@@ -14,7 +14,7 @@ from dslaunch.launch.decisions import Decision
 from dslaunch.launch.plan import Plan
 from dslaunch.plural import counted
 from dslaunch.report.event_text import event_text, secondary_text
-from dslaunch.report.outlet import Outlet, leave_if_unread
+from dslaunch.report.output_stream import OutputStream, leave_if_unread
 from dslaunch.run.events import Event, Line
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import BY_USER, EndReason
@@ -83,7 +83,7 @@ class TerminalScreen:
         colour: bool = False,
         width: Callable[[], int] = lambda: 80,
     ) -> None:
-        self.out, self.err = Outlet(out), Outlet(err)
+        self.out, self.err = OutputStream(out), OutputStream(err)
         self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
         self.ranks, self.quiet, self.colour = ranks, quiet, colour
         self.progress = Progress(nodes)
@@ -150,7 +150,7 @@ class TerminalScreen:
         for what, command in rows:
             self.err.write(f"  {what:<10} dslaunch {command} {run}\n")
 
-    def _write(self, target: Outlet, text: str, *, colors: bool = False) -> None:
+    def _write(self, target: OutputStream, text: str, *, colors: bool = False) -> None:
         self._erase()
         target.write(text, colors=colors)
         self._redraw()
@@ -168,7 +168,7 @@ class JsonScreen:
     """For machines: one JSON object per line, events and output alike."""
 
     def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:
-        self.out = Outlet(out)
+        self.out = OutputStream(out)
         self.out.tell = tell
 
     def line(self, line: Line) -> None:

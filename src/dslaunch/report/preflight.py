@@ -13,7 +13,7 @@ from dslaunch.plural import counted
 from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
-from dslaunch.report.outlet import ERASE
+from dslaunch.report.output_stream import ERASE
 from dslaunch.report.width import columns
 from dslaunch.terminal import PLAIN, one_line
 

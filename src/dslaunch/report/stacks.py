@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dslaunch.cluster.nodeset import fold as fold_names
 from dslaunch.plural import counted
 from dslaunch.report.waits import IDLE, OTHERS, Frame, Wait, wait
 from dslaunch.terminal import one_line
@@ -50,7 +51,7 @@ class Others:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StackGroup:
     """Ranks, or child processes of ranks, whose main threads do the same."""
 
     members: tuple[Member, ...]
@@ -75,7 +76,7 @@ class _Process:
     note: str
 
 
-def fold(stacks: Told, *, exact: bool = True) -> list[Group]:
+def fold(stacks: Told, *, exact: bool = True) -> list[StackGroup]:
     """Group ranks by what their main threads do, the smallest group first, children last.
 
     Of groups of equal size, those that wait for other ranks come last. Without `exact`, the line
@@ -87,7 +88,7 @@ def fold(stacks: Told, *, exact: bool = True) -> list[Group]:
     return sorted((_group(each) for each in groups.values()), key=_order)
 
 
-def _order(group: Group) -> tuple[bool, int, bool, Member]:
+def _order(group: StackGroup) -> tuple[bool, int, bool, Member]:
     waits = group.main.wait is not None and group.main.wait.kind in OTHERS
     host, rank = group.members[0]
     return bool(group.command), len(group.members), waits, (f"{rank:09}{host}", rank)
@@ -107,19 +108,19 @@ def _plain(function: str) -> str:
     return function.rpartition(".")[2]
 
 
-def _group(processes: list[_Process]) -> Group:
+def _group(processes: list[_Process]) -> StackGroup:
     processes = sorted(processes, key=lambda p: (p.member[1], p.member[0]))
     first = processes[0]
     waiting = next((p.main for p in processes if p.main.wait), first.main)
     lines = {p.main.frames[0].line for p in processes if p.main.frames}
-    return Group(
-        _members(processes),
-        waiting,
-        tuple(sorted(lines)),
-        _others(processes),
-        first.command,
-        len(processes),
-        first.note,
+    return StackGroup(
+        members=_members(processes),
+        main=waiting,
+        lines=tuple(sorted(lines)),
+        others=_others(processes),
+        command=first.command,
+        count=len(processes),
+        note=first.note,
     )
 
 
@@ -151,9 +152,11 @@ def _process(member: Member, command: str, told: Mapping[str, Any]) -> _Process:
     threads = told.get("threads") or []
     mains = [thread for thread in threads if thread.get("main")]
     others = tuple(_thread(each) for each in threads if not each.get("main"))
-    if not mains:
-        return _Process(member, command, Thread("", (), wait((), state, call)), others, _note(told))
-    return _Process(member, command, _thread(mains[0], state, call), others, "")
+    if mains:
+        main, note = _thread(mains[0], state, call), ""
+    else:
+        main, note = Thread("", (), wait((), state, call)), _note(told)
+    return _Process(member=member, command=command, main=main, others=others, note=note)
 
 
 def _thread(told: Mapping[str, Any], state: str = "", call: str = "") -> Thread:
@@ -196,7 +199,7 @@ def _note(told: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------ for machines
 
 
-def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def as_json(groups: Sequence[StackGroup]) -> list[dict[str, Any]]:
     """The groups as plain values, in the same order, with the ranks folded too."""
     return [{"who": who(group.members), **_plain_values(asdict(group))} for group in groups]
 
@@ -213,14 +216,14 @@ def _plain_values(value: Any) -> Any:
 # ------------------------------------------------------------ for people
 
 
-def page(groups: Sequence[Group], width: int | None = None) -> str:
+def page(groups: Sequence[StackGroup], width: int | None = None) -> str:
     """The groups as text of at most `width` columns (None: 200), the innermost frame first."""
     if not groups:
         return "no rank is running"
     return "\n\n".join("\n".join(_section(group, width or 200)) for group in groups)
 
 
-def _section(group: Group, width: int) -> list[str]:
+def _section(group: StackGroup, width: int) -> list[str]:
     rows = textwrap.wrap(_head(group), width, subsequent_indent="    ")
     rows += _rows(group.main, group.lines, width)
     waits = [other.thread.wait for other in group.others]
@@ -234,14 +237,14 @@ def _section(group: Group, width: int) -> list[str]:
     return rows
 
 
-def _other(other: Others, group: Group, width: int) -> list[str]:
+def _other(other: Others, group: StackGroup, width: int) -> list[str]:
     where = "" if other.members == group.members else f" of {who(other.members)}"
     title = f"  thread {one_line(other.thread.name) or 'without a name'}{where}:"
     rows = textwrap.wrap(title, width, subsequent_indent="    ")
     return [*rows, *(f"  {row}" for row in _rows(other.thread, (), width - 2))]
 
 
-def _head(group: Group) -> str:
+def _head(group: StackGroup) -> str:
     """`ranks 0-5,7 on node[1-3] wait: collective`."""
     whose = f"{group.count} x {one_line(group.command)}, below " if group.command else ""
     what = f": {one_line(group.note)}" if group.note else ""
@@ -284,8 +287,6 @@ def _from_the_end(text: str, room: int) -> str:
 
 def who(members: Sequence[Member]) -> str:
     """`ranks 0-5,7 on node[1-3]`."""
-    from dslaunch.cluster.nodeset import fold as fold_names
-
     ranks = sorted({rank for _, rank in members})
     hosts = fold_names(host for host, _ in members)
     return f"rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)} on {hosts}"

@@ -104,7 +104,8 @@ def _words(x: float, y: float, text: str, style: str = "", anchor: str = "start"
     return f'<text x="{x:g}" y="{y:g}"{named} text-anchor="{anchor}">{escaped(text)}</text>'
 
 
-def _box(x: float, y: int, style: str, lines: list[str]) -> str:
+def _box(x: float, y: int, style: str, name: str, detail: str) -> str:
+    lines = [name, detail] if detail else [name]
     middle = x + BOX / 2
     first = y + HIGH / 2 + 4 - 7 * (len(lines) - 1)
     texts = [
@@ -120,7 +121,7 @@ def _cut(line: str) -> str:
 
 
 def _gpu(gpu: Gpu, x: float, y: int) -> str:
-    return _box(x, y, "gpu", [gpu.label, *([_short(gpu.name)] if gpu.name else [])])
+    return _box(x, y, "gpu", gpu.label, _short(gpu.name) if gpu.name else "")
 
 
 def _short(name: str) -> str:
@@ -130,7 +131,7 @@ def _short(name: str) -> str:
 def _nic(nic: Nic, x: float, y: int) -> str:
     speed = f"{nic.rate:g} Gb/s" if nic.rate else ""
     state = "down" if nic.active is False else speed
-    return _box(x, y, "nic", [nic.shown, *([state] if state else [])])
+    return _box(x, y, "nic", nic.shown, state)
 
 
 def _numa_places(gpus: list[Gpu], spots: dict[str, float]) -> Iterable[tuple[str, float, float]]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from dslaunch.deepspeed.resume import is_on, options
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
 from dslaunch.launch.devices import has_accelerator
-from dslaunch.pysource.values import Call, read_module
+from dslaunch.pysource.values import CallSite, read_module
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.source import program_text
 
@@ -102,7 +102,7 @@ def _in_source(job: Job, cwd: Path) -> Training:
     )
 
 
-def _given(call: Call, name: str) -> bool:
+def _given(call: CallSite, name: str) -> bool:
     """Whether a call has this argument, and not as a false constant."""
     value = call.keywords.get(name)
     if isinstance(value, ast.Constant):

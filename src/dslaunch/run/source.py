@@ -7,6 +7,7 @@ import fnmatch
 import hashlib
 import io
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +22,22 @@ from dslaunch.pysource.values import module_paths
 
 IGNORE_FILE = ".dslaunchignore"
 IGNORED = (
-    ".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "wandb", "*.safetensors",
-    "*.pt", "*.pth", "*.ckpt", "*.bin",
-)  # fmt: skip
+    ".*",
+    "__pycache__",
+    "*.pyc",
+    "*.egg-info",
+    "venv",
+    "node_modules",
+    "wandb",
+    "*.safetensors",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.bin",
+)
 """Never shipped: what a tool or a training makes, not what its author wrote."""
+_ONLY_GITIGNORE = re.compile(r"^!|^/|\*\*/|\\")
+"""What gitignore files can say and shell patterns cannot: it would be ignored silently."""
 FileId = tuple[int, int]
 """Device and inode: a link has those of what it points to."""
 MOST_TEXT = 2**21
@@ -204,9 +217,22 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _ignore_file(directory: Path) -> list[str]:
+    """Return the patterns of the file, which are shell patterns. Raises PlanError for others."""
+    path = directory / IGNORE_FILE
     try:
-        lines = (directory / IGNORE_FILE).read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").splitlines()
     except FileNotFoundError:
         return []
-    stripped = (line.strip().rstrip("/") for line in lines)
-    return [line for line in stripped if line and not line.startswith("#")]
+    patterns = []
+    for number, line in enumerate(lines, start=1):
+        pattern = line.strip().rstrip("/")
+        if not pattern or pattern.startswith("#"):
+            continue
+        if _ONLY_GITIGNORE.search(pattern):
+            raise PlanError(
+                f"{path}:{number}: {pattern!r} is a pattern of gitignore files, not supported here",
+                hint="a pattern matches a name (`*.bin`) or a path below the script's directory "
+                "(`data/*.bin`); `!`, a leading `/`, `**/` and backslashes have no meaning",
+            )
+        patterns.append(pattern)
+    return patterns

@@ -133,6 +133,10 @@ def test_json_has_every_problem_with_its_place(dslaunch: Dslaunch):
         ("w.yaml", 2, 15),
         ("w.yaml", 3, 25),
     ]
+    assert [(p["rule"], p["parameters"]) for p in problems] == [
+        ("wrong-type", {"expected": "an integer", "found": "'eight'"}),
+        ("unknown-key", {"key": "prot", "similar": "port"}),
+    ]
     assert (done.returncode, done.stderr) == (3, "")
 
 

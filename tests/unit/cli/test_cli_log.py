@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.report.outlet import ERASE
+from dslaunch.report.output_stream import ERASE
 
 Dslaunch = Callable[..., subprocess.CompletedProcess[str]]
 DSLAUNCH = [sys.executable, "-m", "dslaunch"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster import rules, schema, yamltext
 from dslaunch.cluster.load import check_names, parse, parse_cluster
-from dslaunch.cluster.strangers import recognized
+from dslaunch.cluster.other_files import recognized
 from dslaunch.cluster.synonyms import meant_key
 from dslaunch.cluster.yaml_errors import ParserFault, fault_of
 from dslaunch.errors import ConfigError, Problem
@@ -98,7 +98,7 @@ def test_any_text_is_a_cluster_file_or_an_error_with_words(text: str) -> None:
         assert all(problem.message for problem in error.problems)
 
 
-STRANGERS = {
+OTHER_FILES = {
     "a hostfile": "# ours\nnode1 slots=8\nnode2 slots=8 max_slots=8\n",
     "a list of hosts": "node1:8\nnode2:8\n",
     "a DeepSpeed config": '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}',
@@ -116,7 +116,7 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "text"), STRANGERS.items(), ids=STRANGERS.keys())
+@pytest.mark.parametrize(("kind", "text"), OTHER_FILES.items(), ids=OTHER_FILES.keys())
 def test_another_kind_of_file_is_named_as_what_it_is(kind: str, text: str) -> None:
     (found,) = problems(text)
     assert (found.rule, found.parameters) == ("other-file", {"kind": kind})
@@ -126,6 +126,9 @@ def test_several_documents_of_kubernetes_and_bare_names_are_named_too() -> None:
     kubernetes = "apiVersion: v1\nkind: A\n---\napiVersion: v1\n"
     assert problems(kubernetes)[0].parameters == {"kind": "a Kubernetes manifest"}
     assert problems("node1\nnode2\n")[0].parameters == {"kind": "a list of hosts"}
+    half = '{\n  "train_batch_size": 8,\n'
+    assert problems(half)[0].parameters == {"kind": "a DeepSpeed config"}
+    assert problems("[a.b]\nx = 1\n")[0].parameters == {"kind": "an INI or TOML file"}
     python = "import torch\nprint(1)\n"
     assert problems(python, "train.py")[0].parameters == {"kind": "a Python script"}
 
@@ -185,7 +188,7 @@ def test_the_line_is_not_shown_where_a_secret_may_stand() -> None:
     assert [problem.source for problem in problems(text)] == ["", ""]
 
 
-NAMES = rules.Names(("torchrun", "direct"), {"fs.free": ("warn", "fail"), "gpu.count": ()})
+NAMES = rules.KnownNames(("torchrun", "direct"), {"fs.free": ("warn", "fail"), "gpu.count": ()})
 
 
 @pytest.mark.parametrize(

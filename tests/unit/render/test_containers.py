@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dslaunch.cluster.model import Container
-from dslaunch.cluster.runtimes import ABILITIES, complaints
+from dslaunch.cluster.runtimes import ABILITIES, inexpressible
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Word
 from dslaunch.render.containers import Entry, container_notes, entry
@@ -186,7 +186,7 @@ def test_enroot_refuses_a_value_that_it_would_cut() -> None:
 def test_what_a_runtime_cannot_do_is_named_with_its_place(
     container: Container, paths: list[tuple[str | int, ...]]
 ) -> None:
-    assert [path for path, _ in complaints(container)] == paths
+    assert [path for path, _ in inexpressible(container)] == paths
 
 
 def test_a_container_of_the_api_is_refused_with_every_reason() -> None:

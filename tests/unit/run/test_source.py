@@ -35,6 +35,22 @@ def test_the_ignore_file_leaves_out_names_and_paths(project: Path) -> None:
     assert list(walk(project)) == ["train.py"]
 
 
+@pytest.mark.parametrize("pattern", ["!lib/a.py", "/data", "a/**/b", "**/b", "\\#a"])
+def test_a_pattern_that_only_gitignore_files_have_is_an_error_with_its_line(
+    project: Path, pattern: str
+) -> None:
+    (project / ".dslaunchignore").write_text(f"data/\n{pattern}\n")
+    with pytest.raises(PlanError) as caught:
+        list(walk(project))
+    assert caught.value.message.startswith(f"{project}/.dslaunchignore:2: ")
+
+
+@pytest.mark.parametrize("pattern", ["[!t]*.txt", "data/**", "data/*.t?t"])
+def test_a_shell_pattern_leaves_out_what_it_matches(project: Path, pattern: str) -> None:
+    (project / ".dslaunchignore").write_text(f"{pattern}\n")
+    assert list(walk(project)) == ["train.py", "lib/a.py"]
+
+
 def test_a_script_in_the_working_directory_brings_that_directory(project: Path) -> None:
     source = find_source(Job("train.py"), project, "/w")
     assert source is not None

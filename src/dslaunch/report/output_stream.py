@@ -14,7 +14,7 @@ UNREAD = 141
 """128 + SIGPIPE: how a shell tells of a program whose reader went away."""
 
 
-class Outlet:
+class OutputStream:
     """A stream that may fail. A full disk costs what is written there, never the run; a reader that
     goes away ends the run, as a terminal does that is closed.
 
@@ -64,7 +64,7 @@ def hang_up() -> None:
         signal.raise_signal(signal.SIGHUP)
 
 
-def leave_if_unread(*outlets: Outlet) -> None:
+def leave_if_unread(*outlets: OutputStream) -> None:
     """Raise SystemExit as for a program that SIGPIPE ended, if nobody reads any more."""
     if any(outlet.unread for outlet in outlets):
         raise SystemExit(UNREAD)

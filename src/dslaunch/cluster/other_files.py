@@ -1,0 +1,167 @@
+"""What a file is that was given instead of a cluster file. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LOOKED_AT = 200
+"""Lines at the beginning of a file that are looked at."""
+_COUNTED_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*:[0-9]{1,4}")
+_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_INI_SECTION = re.compile(r"\[[A-Za-z0-9_:.-]+\]")
+_DEEPSPEED_LINE = re.compile(r'"(?:zero_optimization|train_batch_size)"')
+_WITH_SLOTS = re.compile(r"\S+\s+slots=[0-9]+(?:\s.*)?")
+_DEEPSPEED = frozenset(
+    [
+        "zero_optimization",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "bf16",
+        "fp16",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+        "steps_per_print",
+    ]
+)
+_ACCELERATE = frozenset(
+    [
+        "compute_environment",
+        "distributed_type",
+        "machine_rank",
+        "num_machines",
+        "main_process_ip",
+        "deepspeed_config",
+        "fsdp_config",
+    ]
+)
+_TRAINING = frozenset(
+    [
+        "model_name_or_path",
+        "per_device_train_batch_size",
+        "learning_rate",
+        "num_train_epochs",
+        "output_dir",
+        "dataset_name",
+        "base_model",
+    ]
+)
+_SSH = frozenset(["hostname", "user", "port", "identityfile", "proxyjump"])
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """Another kind of file, and what there is for it."""
+
+    kind: str
+    """With its article: `a DeepSpeed config`."""
+    hint: str
+    """May hold `{file}`."""
+
+
+_INIT = "`dslaunch init --hosts 'node[1-4]' --slots 8` makes a cluster file from names"
+_KUBERNETES = OtherFile(
+    "a Kubernetes manifest", "dslaunch reaches nodes over SSH or SLURM, not through Kubernetes"
+)
+_ACCELERATE_CONFIG = OtherFile(
+    "a config of accelerate",
+    "a cluster file names nodes: `dslaunch init --hosts 'node[1-4]' --slots 8`; start with "
+    "`launcher: accelerate`, which needs no such config",
+)
+_DEEPSPEED_CONFIG = OtherFile(
+    "a DeepSpeed config", "`dslaunch config lint {file}` checks it; a cluster file names nodes"
+)
+_BY_KEYS: tuple[tuple[Callable[[set[str]], bool], OtherFile], ...] = (
+    (lambda keys: keys >= {"apiVersion", "kind"}, _KUBERNETES),
+    (lambda keys: "services" in keys, OtherFile("a file of Docker Compose", _INIT)),
+    (
+        lambda keys: keys >= {"cluster_name", "provider"},
+        OtherFile("a cluster config of Ray", _INIT),
+    ),
+    (lambda keys: keys >= {"resources", "run"}, OtherFile("a task of SkyPilot", _INIT)),
+    (lambda keys: len(keys & _ACCELERATE) >= 2, _ACCELERATE_CONFIG),
+    (
+        lambda keys: bool(keys & _DEEPSPEED) and keys.isdisjoint({"hosts", "host"}),
+        _DEEPSPEED_CONFIG,
+    ),
+    (
+        lambda keys: len(keys & _TRAINING) >= 2,
+        OtherFile(
+            "a training config",
+            "pass it to the script: `dslaunch run CLUSTER.yaml train.py {file}`",
+        ),
+    ),
+)
+_INVENTORY = OtherFile("an inventory of Ansible", _INIT)
+_HOSTFILE = "`dslaunch init --hostfile {file}` converts it"
+
+
+def recognized(text: str, data: Any, name: str) -> OtherFile | None:
+    """Return what a file is; None: not known. `data` is what it says as YAML, None if it is none.
+
+    A file with `nodes` is taken for a cluster file, whatever else is wrong with it.
+    """
+    if isinstance(data, dict):
+        return None if "nodes" in data else _by_keys(data)
+    lines = [line.strip() for line in text.split("\n")[:LOOKED_AT]]
+    lines = [line for line in lines if line]
+    if _any_starts(lines, "nodes:"):
+        return None
+    return _script(lines, name) or _hosts(lines) or _configuration(lines)
+
+
+def _by_keys(data: dict[str, Any]) -> OtherFile | None:
+    keys = {str(key) for key in data}
+    for matches, other in _BY_KEYS:
+        if matches(keys):
+            return other
+    groups = [value for value in data.values() if isinstance(value, dict)]
+    return _INVENTORY if any("hosts" in group or "children" in group for group in groups) else None
+
+
+def _any_starts(lines: list[str], *beginnings: str) -> bool:
+    return any(line.startswith(beginnings) for line in lines)
+
+
+def _script(lines: list[str], name: str) -> OtherFile | None:
+    if _any_starts(lines, "#SBATCH"):
+        return OtherFile("an sbatch script", "`dslaunch slurm lint {file}` checks it")
+    if name.endswith(".py"):
+        hint = "name the cluster file first: `dslaunch run CLUSTER.yaml {file}`"
+        return OtherFile("a Python script", hint)
+    if _any_starts(lines[:1], "#!"):
+        return OtherFile("a script", "name the cluster file first")
+    return None
+
+
+def _hosts(lines: list[str]) -> OtherFile | None:
+    entries = [line for line in lines if not line.startswith("#")]
+    if any(map(_WITH_SLOTS.fullmatch, entries)):
+        return OtherFile("a hostfile", _HOSTFILE)
+    if entries and all(map(_COUNTED_HOST.fullmatch, entries)):
+        return OtherFile("a list of hosts", _HOSTFILE)
+    if entries and all(map(_HOST.fullmatch, entries)):
+        hint = "`dslaunch init --hostfile {file} --slots 8` converts it"
+        return OtherFile("a list of hosts", hint)
+    return None
+
+
+def _configuration(lines: list[str]) -> OtherFile | None:
+    keywords = {line.split()[0].lower() for line in lines}
+    if "host" in keywords and keywords & _SSH:
+        hint = "`dslaunch init --ssh-config {file}` makes a cluster file of it"
+        return OtherFile("an SSH configuration", hint)
+    if _any_starts(lines, "NodeName=", "PartitionName=", "ClusterName="):
+        hint = "`dslaunch init --slurm PARTITION` asks SLURM"
+        return OtherFile("a configuration of SLURM", hint)
+    if any("ansible_" in line for line in lines) or _any_starts(lines, "- hosts:", "hosts:"):
+        return OtherFile("a file of Ansible", _INIT)
+    if _any_starts(lines, "apiVersion:"):
+        return _KUBERNETES
+    if lines and _INI_SECTION.fullmatch(lines[0]):
+        return OtherFile("an INI or TOML file", _INIT)
+    if any(map(_DEEPSPEED_LINE.search, lines)):
+        return _DEEPSPEED_CONFIG
+    return None
