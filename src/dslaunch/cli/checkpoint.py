@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.checkpoint_places import all_nodes, node_named, on_nodes, one_place, only, split
+from dslaunch.cli.checkpoint_directories import (
+    all_nodes,
+    node_named,
+    on_nodes,
+    one_place,
+    only,
+    split,
+)
 from dslaunch.cli.options import (
     Exclude,
     Include,
@@ -226,18 +233,20 @@ def consolidate(
     file, directory = split(words)
     if directory is None:
         raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
-    form = _Form(tag=tag, python=python, safetensors=safetensors, force=force, trust=trust)
+    conversion = _Conversion(
+        tag=tag, python=python, safetensors=safetensors, force=force, trust=trust
+    )
     if on is None:
-        name = _convert_here(directory, to, form)
+        name = _convert_here(directory, to, conversion)
     else:
         cluster = open_cluster(file)
         to = on_nodes(cluster, to)
-        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, form)
+        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, conversion)
     ui.result(f"fp32 weights of {name} are in {f'{on}:' if on else ''}{to}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Conversion:
     """How to convert what."""
 
     tag: str | None
@@ -262,7 +271,7 @@ class _Form:
         return chosen, directory_of(chosen, holdings.paths[place.name])
 
 
-def _convert_here(directory: str, to: str, form: _Form) -> str:
+def _convert_here(directory: str, to: str, conversion: _Conversion) -> str:
     from dslaunch.run.consolidate import command, convert_here
 
     if not Path(directory).is_dir():
@@ -273,24 +282,28 @@ def _convert_here(directory: str, to: str, form: _Form) -> str:
             "`dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE`; or convert --on NODE",
         )
     with one_place(directory, {}) as (place, path):
-        chosen, top = form.check(place, path, to)
-    python = form.python or sys.executable
+        chosen, top = conversion.check(place, path, to)
+    python = conversion.python or sys.executable
     to = str(Path(to).absolute())
-    made = command(python, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
+    made = command(
+        python, top, to, chosen.tag, safetensors=conversion.safetensors, trust=conversion.trust
+    )
     convert_here(made, ui.say)
     return chosen.name
 
 
-def _convert_on(cluster: Cluster, on: str, directory: str, to: str, form: _Form) -> str:
+def _convert_on(cluster: Cluster, on: str, directory: str, to: str, conversion: _Conversion) -> str:
     from dataclasses import replace
 
     from dslaunch.run.consolidate import convert_on, node_command
 
     node = node_named(cluster, on)
-    node = replace(node, python=form.python or node.python)
+    node = replace(node, python=conversion.python or node.python)
     with contextlib.ExitStack() as stack:
-        chosen, top = form.check(only(stack, cluster, on), directory, to)
-    made = node_command(node, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
+        chosen, top = conversion.check(only(stack, cluster, on), directory, to)
+    made = node_command(
+        node, top, to, chosen.tag, safetensors=conversion.safetensors, trust=conversion.trust
+    )
     convert_on(cluster, node, made, ui.say)
     return chosen.name
 

@@ -32,14 +32,13 @@ def init(
 
     Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
     """
-    from dslaunch.cli.init import write
     from dslaunch.deepspeed import starter
 
     text = starter.text(starter.wish(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
         ui.document(text)
     else:
-        write(output, text, force=force)
+        ui.write_new(output, text, "--output", force=force)
         ui.say(f"wrote {output}")
 
 

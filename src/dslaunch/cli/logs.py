@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
-from dslaunch.cli.screens import parse_ranks
+from dslaunch.cli.run_views import parse_ranks
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def logs(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as long as the run does.")
     ] = False,
@@ -42,14 +42,14 @@ def logs(
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """
-    screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
+    screen = LogPrinter(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
     lookup.ranks_of(found, rank)
     found.logs(screen, ui.tell, follow=follow)
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LogPrinter:
     """A screen that prints chosen lines and nothing else."""
 
     ranks: frozenset[int] | None

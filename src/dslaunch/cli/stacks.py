@@ -11,8 +11,8 @@ from dslaunch.errors import NodeError
 
 
 def stacks(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a node may take.")] = 15.0,
     json: Annotated[bool, typer.Option("--json", help="Print all stacks as JSON.")] = False,
 ) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def status(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Say how a run stands, node by node, and why it failed.

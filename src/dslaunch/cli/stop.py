@@ -11,8 +11,8 @@ from dslaunch.errors import NodeError
 
 
 def stop(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     grace: Annotated[
         float | None,
         typer.Option(

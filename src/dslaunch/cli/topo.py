@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeGuard
 import typer
 
 from dslaunch.cli import options, ui
-from dslaunch.cli.words import FILE_ENDINGS
+from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _draw(by_host: dict[str, Topology], out: Path) -> None:
     from dslaunch.report.topology_svg import drawing
 
     host, topology = next(iter(by_host.items()))
-    _write(out, drawing(topology, host))
+    ui.write(out, drawing(topology, host), "--svg")
 
 
 def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
@@ -209,17 +209,10 @@ def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
     old = read_text(file)
     applied = apply(old, str(file), advice)
     if applied.text != old:
-        _write(file, applied.text)
+        ui.write(file, applied.text, "--apply")
     for line in applied.done:
         ui.say(f"{file}: set {line}")
     for line in applied.left:
         ui.say(f"{file}: not set {line}")
     if not applied.done:
         ui.say(f"{file}: nothing to change")
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text, encoding="utf-8", newline="")
-    except OSError as problem:
-        raise UsageError(f"{out}: cannot be written: {problem.strerror}") from None
