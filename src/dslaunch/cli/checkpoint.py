@@ -76,13 +76,13 @@ def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
     Example: dslaunch checkpoint ls cluster.yaml checkpoints
     """
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import detail, rows
+    from dslaunch.report.checkpoint import as_data, detail, rows
 
     with all_nodes(words) as (_, directory, holdings, _reached):
         found = holdings.checkpoints
         chosen = [choose(found, tag, directory)] if tag else found
     if json:
-        _print([_data(checkpoint) for checkpoint in chosen])
+        ui.data([as_data(checkpoint) for checkpoint in chosen])
     elif tag:
         ui.result(ui.table(detail(chosen[0], list(holdings.places)), ui.width()))
     else:
@@ -108,7 +108,7 @@ def verify(
     from dslaunch.cluster.select import select
     from dslaunch.deepspeed.checkpoint import choose, shared
     from dslaunch.deepspeed.placement import check_world, lacking
-    from dslaunch.report.checkpoint import faults
+    from dslaunch.report.checkpoint import as_data, faults
     from dslaunch.run.checkpoints import read_through
 
     with all_nodes(words) as (cluster, directory, holdings, _):
@@ -119,7 +119,7 @@ def verify(
     one = shared([chosen], list(holdings.places))
     wrong = faults(chosen, broken, () if one else lacking(chosen, allocation))
     if json:
-        _print({**_data(chosen), "faults": wrong})
+        ui.data({**as_data(chosen), "faults": wrong})
     elif not wrong:
         ui.result(f"{chosen.name}: {len(chosen.wanted())} shards read, all whole and in place")
     bare = [host for host in allocation.hosts if chosen.latest.get(host) != chosen.tag]
@@ -143,7 +143,7 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
     Example: dslaunch checkpoint gather cluster.yaml checkpoints --to gathered
     """
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import copied
+    from dslaunch.report.checkpoint import as_data, copied
     from dslaunch.run.checkpoints import gather as gather_all
 
     with all_nodes(words) as (_, directory, holdings, _reached):
@@ -152,7 +152,7 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
         with one_place(to, holdings.places) as (place, path):
             progress = gather_all(chosen, holdings, place, path, _teller())
     if json:
-        _print({**_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
+        ui.data({**as_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
     else:
         ui.result(f"{chosen.name} is in {to}: {copied(progress)}")
 
@@ -178,7 +178,7 @@ def spread(
     """
     from dslaunch.cluster.select import select
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import copied
+    from dslaunch.report.checkpoint import as_data, copied
     from dslaunch.run.checkpoints import check_apart, look_here
     from dslaunch.run.checkpoints import spread as spread_all
 
@@ -200,7 +200,7 @@ def spread(
             check_apart(reached, directory)
             progress = spread_all(chosen, source, allocation, holdings, _teller())
     if json:
-        _print({**_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
+        ui.data({**as_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
     else:
         ui.result(f"{chosen.name} is on {', '.join(allocation.hosts)}: {copied(progress)}")
 
@@ -331,7 +331,7 @@ def prune(
         removed = remove_all(old, holdings) if yes else 0
     names = [checkpoint.name for checkpoint in old]
     if json:
-        _print({"directory": directory, "checkpoints": names, "files_removed": removed})
+        ui.data({"directory": directory, "checkpoints": names, "files_removed": removed})
     elif not old:
         ui.result("nothing to remove")
     else:
@@ -373,18 +373,6 @@ def _teller() -> Callable[[Progress], None]:
             sys.stderr.flush()
 
     return tell
-
-
-def _data(checkpoint: Checkpoint) -> dict[str, Any]:
-    from dslaunch.report.checkpoint import as_data
-
-    return as_data(checkpoint)
-
-
-def _print(value: object) -> None:
-    import json as jsonlib
-
-    ui.result(jsonlib.dumps(value, indent=2))
 
 
 def _complain(holdings: Holdings) -> None:

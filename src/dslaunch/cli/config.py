@@ -152,7 +152,7 @@ def schema(version: Version = None) -> None:
     from dslaunch.deepspeed.describe import json_schema
     from dslaunch.deepspeed.schema import table
 
-    ui.result(json.dumps(json_schema(table(version)), indent=2))
+    ui.data(json_schema(table(version)))
 
 
 @APP.command("explain")
@@ -171,7 +171,7 @@ def explain(
     known = table(version)
     facts = [describe.explained(found, known) for found in describe.find(known, key)]
     if as_json:
-        ui.result(json.dumps(facts, indent=2))
+        ui.data(facts)
     else:
         ui.result("\n".join(describe.explanation(each, ui.width()) for each in facts))
 
@@ -198,7 +198,7 @@ def diff(
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))
     if as_json:
-        ui.result(json.dumps([asdict(each) for each in found], indent=2))
+        ui.data([asdict(each) for each in found])
     elif found:
         ui.result(ui.table([("KEY", str(first), str(second)), *map(_row, found)], ui.width()))
     else:

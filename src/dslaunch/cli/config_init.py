@@ -70,7 +70,7 @@ def examples(
             }
             for each in found
         ]
-        ui.result(jsonlib.dumps(data, indent=2))
+        ui.data(data)
     elif name:
         ui.document(found[0].text)
     elif found:

@@ -111,8 +111,6 @@ class EstimateFiles:
 
 
 def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json: bool) -> None:
-    import json as jsonlib
-
     from dslaunch.deepspeed.estimate import by_nodes
     from dslaunch.deepspeed.quantities import parse_nodes
     from dslaunch.report import estimate as report
@@ -122,7 +120,7 @@ def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json:
     grid = by_nodes(question, counts)
     _write_files(found, wanted)
     if json:
-        ui.result(jsonlib.dumps(report.as_data(question, rows, advice, grid), indent=2))
+        ui.data(report.as_data(question, rows, advice, grid))
         return
     if grid:
         ui.result(report.grid_text(grid))

@@ -60,8 +60,6 @@ class LogPrinter:
 
     def line(self, line: Line) -> None:
         """Print it, if it is wanted."""
-        import json as jsonlib
-
         from dslaunch.report.live import prefix
         from dslaunch.terminal import without_color
 
@@ -73,7 +71,7 @@ class LogPrinter:
         if self.pattern is not None and not self.pattern.search(text):
             return
         if self.json:
-            ui.result(jsonlib.dumps(line.as_dict()))
+            ui.data(line.as_dict(), indent=None)
         else:
             ui.result(f"{prefix(line)}{text}", colors=sys.stdout.isatty())
 

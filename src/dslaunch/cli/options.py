@@ -17,7 +17,6 @@ from dslaunch import api
 from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.positional import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
 from dslaunch.errors import SelectionError, UsageError
-from dslaunch.lint.user_text import LARGEST, decoded, read_file
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
@@ -252,11 +251,14 @@ def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: Jo
     return Job.on(cluster, program, args, kind=kind, launcher=how.launcher, env=env)
 
 
-def read_text(path: Path, most: int = LARGEST) -> str:
+def read_text(path: Path, most: int | None = None) -> str:
     """Read a user's text, line ends as they are; of `-` from standard input.
 
     Raises ConfigError, also for a device that has no end.
     """
+    from dslaunch.lint.user_text import LARGEST, decoded, read_file
+
+    most = most or LARGEST
     if str(path) != "-":
         return read_file(path, most)
     return decoded(sys.stdin.buffer.read(most + 1), str(path), most)

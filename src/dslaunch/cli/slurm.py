@@ -409,9 +409,7 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
     """Say how to look after it; for programs, what it is called."""
     run = made.directory.name
     if json:
-        import json as jsonlib
-
-        ui.result(jsonlib.dumps({"kind": "detached", "run": run, "job": made.number}))
+        ui.data({"kind": "detached", "run": run, "job": made.number}, indent=None)
         return
     for what, command in (("output", "logs -f"), ("state", "status"), ("end", "stop")):
         ui.say(f"  {what:<10} dslaunch {command} {run}")

@@ -22,13 +22,13 @@ def stacks(
 
     Example: dslaunch stacks latest
     """
-    import json as jsonlib
-
     from dslaunch.report.stacks import fold, page
 
     told = lookup.find(run, file).stacks(timeout)
-    text = jsonlib.dumps(told.stacks, indent=2) if json else page(fold(told.stacks), ui.width())
-    ui.result(text)
+    if json:
+        ui.data(told.stacks)
+    else:
+        ui.result(page(fold(told.stacks), ui.width()))
     if told.silent:
         ui.say(f"no answer from {', '.join(told.silent)}")
     if told.failures:

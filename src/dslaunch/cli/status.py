@@ -21,10 +21,11 @@ def status(
 
     Example: dslaunch status latest
     """
-    import json as jsonlib
-
     found = lookup.find(run, file).status()
-    ui.result(jsonlib.dumps(found.as_dict(), indent=2) if json else page(found))
+    if json:
+        ui.data(found.as_dict())
+    else:
+        ui.result(page(found))
 
 
 def page(found: RunStatus) -> str:

@@ -6,9 +6,8 @@ import os
 import stat
 import sys
 from contextlib import closing
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeGuard
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,14 +61,15 @@ def topo(
     if apply:
         load_cluster(apply)
     files = files or [_default_source()]
-    by_host = _asked(files) if _is_cluster(files) else _read(files)
+    is_cluster = len(files) == 1 and files[0].endswith(FILE_ENDINGS)
+    by_host = _asked(Path(files[0])) if is_cluster else _read(files)
     advice = advise(by_host)
     if apply:
         advice = (*advice, *_slots(apply, by_host))
     remarks = _settings(by_host)
     compared = compare(by_host)
     if json:
-        ui.result(dumps(report.data(by_host, compared, advice, remarks), indent=2))
+        ui.data(report.data(by_host, compared, advice, remarks))
     else:
         ui.result(report.text(by_host, compared, advice, remarks, width=ui.width()))
     if svg:
@@ -77,10 +77,6 @@ def topo(
     if apply:
         _apply(apply, advice)
     _none_read(by_host)
-
-
-def _is_cluster(files: list[str] | None) -> TypeGuard[list[str]]:
-    return bool(files) and len(files or ()) == 1 and (files or [""])[0].endswith(FILE_ENDINGS)
 
 
 def _default_source() -> str:
@@ -97,15 +93,14 @@ def _default_source() -> str:
     return str(options.find_cluster(None))
 
 
-def _asked(files: list[str]) -> dict[str, Topology]:
+def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
-    from dslaunch.cli.options import open_cluster
     from dslaunch.preflight import checks
     from dslaunch.preflight.check import Scope
     from dslaunch.preflight.checks._wiring import topologies
     from dslaunch.preflight.runner import Survey
 
-    cluster = open_cluster(Path(files[0]))
+    cluster = options.open_cluster(file)
     asking = {name: checks.load()[name] for name in ASKING}
     wired = asking["topo.uniform"]
     survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)

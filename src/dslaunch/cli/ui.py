@@ -36,6 +36,13 @@ def result(text: str, *, colors: bool = False) -> None:
     _print(colored(text) if colors else visible(text))
 
 
+def data(value: object, *, indent: int | None = 2) -> None:
+    """Print the result as JSON."""
+    import json
+
+    result(json.dumps(value, indent=indent))
+
+
 def document(text: str, output: Path | None = None) -> None:
     """Print a text that programs read, such as a batch script: exact, except on a terminal.
 

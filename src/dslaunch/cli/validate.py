@@ -112,7 +112,6 @@ def _remark(problem: Problem) -> Remark:
 
 def _print_json(judged: list[ValidatedFile]) -> None:
     """An object for one file, a list of them for several."""
-    import json
     from dataclasses import asdict
 
     told = [
@@ -123,7 +122,7 @@ def _print_json(judged: list[ValidatedFile]) -> None:
         }
         for each in judged
     ]
-    ui.result(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+    ui.data(told[0] if len(told) == 1 else told)
 
 
 def _print_text(judged: list[ValidatedFile]) -> None:
