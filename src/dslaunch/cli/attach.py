@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from dslaunch.cli import lookup, screens, ui
+from dslaunch.cli import lookup, run_views, ui
 
 
 def attach(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
-    ranks: screens.Ranks = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
+    ranks: run_views.Ranks = None,
     json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
 ) -> None:
     """Watch a run that goes on, to its end. Ctrl-C leaves it alone.
@@ -21,7 +21,7 @@ def attach(
     """
     found = lookup.find(run, file)
     wanted = lookup.ranks_of(found, ranks)
-    screen = screens.make(found.hosts, json=json, ranks=wanted)
+    screen = run_views.make(found.hosts, json=json, ranks=wanted)
     attached = found.attach(screen, ui.tell)
     outcome = attached.outcome
     if outcome is None:

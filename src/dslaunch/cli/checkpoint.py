@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
-from dslaunch.cli.checkpoint_places import all_nodes, node_named, on_nodes, one_place, only, split
+from dslaunch.cli.checkpoint_directories import (
+    all_nodes,
+    node_named,
+    on_nodes,
+    one_place,
+    only,
+    split,
+)
 from dslaunch.cli.options import (
     Exclude,
     Include,
@@ -69,13 +76,13 @@ def ls(words: Words = None, tag: Tag = None, json: Json = False) -> None:
     Example: dslaunch checkpoint ls cluster.yaml checkpoints
     """
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import detail, rows
+    from dslaunch.report.checkpoint import as_data, detail, rows
 
     with all_nodes(words) as (_, directory, holdings, _reached):
         found = holdings.checkpoints
         chosen = [choose(found, tag, directory)] if tag else found
     if json:
-        _print([_data(checkpoint) for checkpoint in chosen])
+        ui.data([as_data(checkpoint) for checkpoint in chosen])
     elif tag:
         ui.result(ui.table(detail(chosen[0], list(holdings.places)), ui.width()))
     else:
@@ -101,7 +108,7 @@ def verify(
     from dslaunch.cluster.select import select
     from dslaunch.deepspeed.checkpoint import choose, shared
     from dslaunch.deepspeed.placement import check_world, lacking
-    from dslaunch.report.checkpoint import faults
+    from dslaunch.report.checkpoint import as_data, faults
     from dslaunch.run.checkpoints import read_through
 
     with all_nodes(words) as (cluster, directory, holdings, _):
@@ -112,7 +119,7 @@ def verify(
     one = shared([chosen], list(holdings.places))
     wrong = faults(chosen, broken, () if one else lacking(chosen, allocation))
     if json:
-        _print({**_data(chosen), "faults": wrong})
+        ui.data({**as_data(chosen), "faults": wrong})
     elif not wrong:
         ui.result(f"{chosen.name}: {len(chosen.wanted())} shards read, all whole and in place")
     bare = [host for host in allocation.hosts if chosen.latest.get(host) != chosen.tag]
@@ -136,7 +143,7 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
     Example: dslaunch checkpoint gather cluster.yaml checkpoints --to gathered
     """
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import copied
+    from dslaunch.report.checkpoint import as_data, copied
     from dslaunch.run.checkpoints import gather as gather_all
 
     with all_nodes(words) as (_, directory, holdings, _reached):
@@ -145,7 +152,7 @@ def gather(to: To, words: Words = None, tag: Tag = None, json: Json = False) -> 
         with one_place(to, holdings.places) as (place, path):
             progress = gather_all(chosen, holdings, place, path, _teller())
     if json:
-        _print({**_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
+        ui.data({**as_data(chosen), "to": to, "there": progress.there, "resumed": progress.resumed})
     else:
         ui.result(f"{chosen.name} is in {to}: {copied(progress)}")
 
@@ -171,7 +178,7 @@ def spread(
     """
     from dslaunch.cluster.select import select
     from dslaunch.deepspeed.checkpoint import choose
-    from dslaunch.report.checkpoint import copied
+    from dslaunch.report.checkpoint import as_data, copied
     from dslaunch.run.checkpoints import check_apart, look_here
     from dslaunch.run.checkpoints import spread as spread_all
 
@@ -193,7 +200,7 @@ def spread(
             check_apart(reached, directory)
             progress = spread_all(chosen, source, allocation, holdings, _teller())
     if json:
-        _print({**_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
+        ui.data({**as_data(chosen), "hosts": list(allocation.hosts), "there": progress.there})
     else:
         ui.result(f"{chosen.name} is on {', '.join(allocation.hosts)}: {copied(progress)}")
 
@@ -226,18 +233,20 @@ def consolidate(
     file, directory = split(words)
     if directory is None:
         raise UsageError("no directory given", hint="name the one that a checkpoint is gathered in")
-    form = _Form(tag=tag, python=python, safetensors=safetensors, force=force, trust=trust)
+    conversion = _Conversion(
+        tag=tag, python=python, safetensors=safetensors, force=force, trust=trust
+    )
     if on is None:
-        name = _convert_here(directory, to, form)
+        name = _convert_here(directory, to, conversion)
     else:
         cluster = open_cluster(file)
         to = on_nodes(cluster, to)
-        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, form)
+        name = _convert_on(cluster, on, on_nodes(cluster, directory), to, conversion)
     ui.result(f"fp32 weights of {name} are in {f'{on}:' if on else ''}{to}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Conversion:
     """How to convert what."""
 
     tag: str | None
@@ -262,7 +271,7 @@ class _Form:
         return chosen, directory_of(chosen, holdings.paths[place.name])
 
 
-def _convert_here(directory: str, to: str, form: _Form) -> str:
+def _convert_here(directory: str, to: str, conversion: _Conversion) -> str:
     from dslaunch.run.consolidate import command, convert_here
 
     if not Path(directory).is_dir():
@@ -273,24 +282,28 @@ def _convert_here(directory: str, to: str, form: _Form) -> str:
             "`dslaunch checkpoint gather CLUSTER.yaml DIRECTORY --to HERE`; or convert --on NODE",
         )
     with one_place(directory, {}) as (place, path):
-        chosen, top = form.check(place, path, to)
-    python = form.python or sys.executable
+        chosen, top = conversion.check(place, path, to)
+    python = conversion.python or sys.executable
     to = str(Path(to).absolute())
-    made = command(python, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
+    made = command(
+        python, top, to, chosen.tag, safetensors=conversion.safetensors, trust=conversion.trust
+    )
     convert_here(made, ui.say)
     return chosen.name
 
 
-def _convert_on(cluster: Cluster, on: str, directory: str, to: str, form: _Form) -> str:
+def _convert_on(cluster: Cluster, on: str, directory: str, to: str, conversion: _Conversion) -> str:
     from dataclasses import replace
 
     from dslaunch.run.consolidate import convert_on, node_command
 
     node = node_named(cluster, on)
-    node = replace(node, python=form.python or node.python)
+    node = replace(node, python=conversion.python or node.python)
     with contextlib.ExitStack() as stack:
-        chosen, top = form.check(only(stack, cluster, on), directory, to)
-    made = node_command(node, top, to, chosen.tag, safetensors=form.safetensors, trust=form.trust)
+        chosen, top = conversion.check(only(stack, cluster, on), directory, to)
+    made = node_command(
+        node, top, to, chosen.tag, safetensors=conversion.safetensors, trust=conversion.trust
+    )
     convert_on(cluster, node, made, ui.say)
     return chosen.name
 
@@ -318,7 +331,7 @@ def prune(
         removed = remove_all(old, holdings) if yes else 0
     names = [checkpoint.name for checkpoint in old]
     if json:
-        _print({"directory": directory, "checkpoints": names, "files_removed": removed})
+        ui.data({"directory": directory, "checkpoints": names, "files_removed": removed})
     elif not old:
         ui.result("nothing to remove")
     else:
@@ -360,18 +373,6 @@ def _teller() -> Callable[[Progress], None]:
             sys.stderr.flush()
 
     return tell
-
-
-def _data(checkpoint: Checkpoint) -> dict[str, Any]:
-    from dslaunch.report.checkpoint import as_data
-
-    return as_data(checkpoint)
-
-
-def _print(value: object) -> None:
-    import json as jsonlib
-
-    ui.result(jsonlib.dumps(value, indent=2))
 
 
 def _complain(holdings: Holdings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +62,7 @@ def clean(
         failures = tuple(reached.failures.values())
     done = {host: cleaned(answer) for host, answer in answers.items()}
     if json:
-        ui.result(jsonlib.dumps(done, indent=2))
+        ui.data(done)
     else:
         ui.result("\n".join(words(host, what) for host, what in done.items()) or "nobody answered")
     if failures:
@@ -97,7 +96,7 @@ def clean_records(age: str, *, json: bool) -> None:
     for name, why in kept.items():
         ui.say(f"kept {name}: {why}")
     if json:
-        ui.result(jsonlib.dumps({"removed": removed, "kept": kept}, indent=2))
+        ui.data({"removed": removed, "kept": kept})
     else:
         rows = [f"removed {name}, {size / 1e6:.1f} MB" for name, size in removed.items()]
         ui.result("\n".join(rows) or "nothing to do")

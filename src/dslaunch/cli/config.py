@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import config_init, options, ui
+from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.options import Exclude, Include, Label, Nodes, Slots
-from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
-from dslaunch.cli.site import FactsFile, hardware_of
+from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ def _lint(file: Path, context: LintContext, *, fix: bool) -> Screened:
         return found
     new, left = mend_config(text, str(file), context)
     if new != text:
-        _write(file, new)
+        if str(file) == "-":
+            raise UsageError("--fix: standard input cannot be mended")
+        ui.write(file, new, "--fix")
         gone, total = len(found.kept) - len(left.kept), len(found.kept)
         ui.say(f"{file}: mended; {gone} of {total} remarks are gone")
     return left
@@ -150,7 +152,7 @@ def schema(version: Version = None) -> None:
     from dslaunch.deepspeed.describe import json_schema
     from dslaunch.deepspeed.schema import table
 
-    ui.result(json.dumps(json_schema(table(version)), indent=2))
+    ui.data(json_schema(table(version)))
 
 
 @APP.command("explain")
@@ -169,7 +171,7 @@ def explain(
     known = table(version)
     facts = [describe.explained(found, known) for found in describe.find(known, key)]
     if as_json:
-        ui.result(json.dumps(facts, indent=2))
+        ui.data(facts)
     else:
         ui.result("\n".join(describe.explanation(each, ui.width()) for each in facts))
 
@@ -196,7 +198,7 @@ def diff(
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))
     if as_json:
-        ui.result(json.dumps([asdict(each) for each in found], indent=2))
+        ui.data([asdict(each) for each in found])
     elif found:
         ui.result(ui.table([("KEY", str(first), str(second)), *map(_row, found)], ui.width()))
     else:
@@ -215,12 +217,3 @@ def _row(difference: Difference) -> tuple[str, str, str]:
         shown = UNSET if value == UNSET else json.dumps(value)
         cells.append(shown if written or value == UNSET else f"{shown} (default)")
     return difference.path, cells[0], cells[1]
-
-
-def _write(file: Path, text: str) -> None:
-    if str(file) == "-":
-        raise UsageError("--fix: standard input cannot be mended")
-    try:
-        file.write_text(text, "utf-8", newline="")
-    except OSError as error:
-        raise UsageError(f"--fix: {file}: {error.strerror}") from None

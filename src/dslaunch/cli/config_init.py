@@ -32,14 +32,13 @@ def init(
 
     Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
     """
-    from dslaunch.cli.init import write
     from dslaunch.deepspeed import starter
 
     text = starter.text(starter.wish(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
         ui.document(text)
     else:
-        write(output, text, force=force)
+        ui.write_new(output, text, "--output", force=force)
         ui.say(f"wrote {output}")
 
 
@@ -71,7 +70,7 @@ def examples(
             }
             for each in found
         ]
-        ui.result(jsonlib.dumps(data, indent=2))
+        ui.data(data)
     elif name:
         ui.document(found[0].text)
     elif found:

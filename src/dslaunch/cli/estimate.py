@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dslaunch import api
 from dslaunch.cli import estimate_options as given
 from dslaunch.cli import ui
-from dslaunch.cli.site import FactsFile, hardware_of
+from dslaunch.cli.training_nodes import FactsFile, hardware_of
 from dslaunch.cluster.select import Selection
 from dslaunch.errors import UsageError
 
@@ -111,8 +111,6 @@ class EstimateFiles:
 
 
 def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json: bool) -> None:
-    import json as jsonlib
-
     from dslaunch.deepspeed.estimate import by_nodes
     from dslaunch.deepspeed.quantities import parse_nodes
     from dslaunch.report import estimate as report
@@ -122,7 +120,7 @@ def _tell(found: Estimate, at_nodes: str | None, wanted: EstimateFiles, *, json:
     grid = by_nodes(question, counts)
     _write_files(found, wanted)
     if json:
-        ui.result(jsonlib.dumps(report.as_data(question, rows, advice, grid), indent=2))
+        ui.data(report.as_data(question, rows, advice, grid))
         return
     if grid:
         ui.result(report.grid_text(grid))
@@ -154,12 +152,5 @@ def _config(advice: Recommendation, precision: str, target: str) -> str:
 
 
 def _save(path: Path, text: str, option: str, *, force: bool) -> None:
-    """Write a file that must not be there yet, unless `force`. Raises UsageError."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{option} {path}: is there already", hint="--force replaces it") from None
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from None
+    ui.write_new(path, text, option, force=force)
     ui.say(f"wrote {path}")

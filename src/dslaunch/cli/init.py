@@ -67,7 +67,7 @@ def init(
     if str(output) == "-":
         ui.document(text)
     else:
-        write(output, text, force=force)
+        ui.write_new(output, text, "--output", force=force)
         ui.say(f"wrote {output}; look at it, then: dslaunch validate {output}")
 
 
@@ -76,19 +76,6 @@ def check_one(given: list[str]) -> None:
     if len(given) != 1:
         what = " and ".join(given) or "none"
         raise UsageError(f"one source is needed, got {what}", hint=SOURCES)
-
-
-def write(path: Path, text: str, *, force: bool) -> None:
-    """Write a file that must not be there yet, unless `force`. Raises UsageError."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(
-            f"{path} is there already", hint="--force replaces it, -o names another"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror}") from None
 
 
 def _discover(

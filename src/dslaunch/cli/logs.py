@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import lookup, ui
-from dslaunch.cli.screens import parse_ranks
+from dslaunch.cli.run_views import parse_ranks
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def logs(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as long as the run does.")
     ] = False,
@@ -42,14 +42,14 @@ def logs(
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """
-    screen = Lines(parse_ranks(rank), seconds(since), pattern(grep), json)
+    screen = LogPrinter(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
     lookup.ranks_of(found, rank)
     found.logs(screen, ui.tell, follow=follow)
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LogPrinter:
     """A screen that prints chosen lines and nothing else."""
 
     ranks: frozenset[int] | None
@@ -60,8 +60,6 @@ class Lines:
 
     def line(self, line: Line) -> None:
         """Print it, if it is wanted."""
-        import json as jsonlib
-
         from dslaunch.report.live import prefix
         from dslaunch.terminal import without_color
 
@@ -73,7 +71,7 @@ class Lines:
         if self.pattern is not None and not self.pattern.search(text):
             return
         if self.json:
-            ui.result(jsonlib.dumps(line.as_dict()))
+            ui.data(line.as_dict(), indent=None)
         else:
             ui.result(f"{prefix(line)}{text}", colors=sys.stdout.isatty())
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from dslaunch.run.local import LocalRun
     from dslaunch.run.status import Reports
 
-Run = Annotated[
+RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Its name, a beginning of it, or `latest` of this machine."),
 ]
-Cluster_ = Annotated[
+ClusterOfRun = Annotated[
     Path | None,
     typer.Argument(
         metavar="CLUSTER.yaml",
@@ -123,7 +123,7 @@ def reports_on(runs: Iterable[RunHandle]) -> Reports:
 def ranks_of(run: RunHandle, text: str | None) -> frozenset[int] | None:
     """Read ranks of a run. Raises UsageError, also for one that it certainly never had: how many it
     has is known of runs of this machine, and those of an earlier attempt may have been more."""
-    from dslaunch.cli.screens import check_ranks, parse_ranks
+    from dslaunch.cli.run_views import check_ranks, parse_ranks
 
     ranks = parse_ranks(text)
     if run.record is not None and not run.record.attempt:

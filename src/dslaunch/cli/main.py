@@ -13,7 +13,7 @@ from dslaunch import __version__
 from dslaunch.cli import ui
 from dslaunch.cli.commands import Commands
 from dslaunch.cli.log_options import LogFile, Verbose
-from dslaunch.cli.words import MoreOptions
+from dslaunch.cli.positional import MoreOptions
 from dslaunch.errors import DslaunchError
 
 app = typer.Typer(

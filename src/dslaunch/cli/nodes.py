@@ -44,14 +44,12 @@ def nodes(
 
     Example: dslaunch nodes cluster.yaml --include 'node[01-03]:0-3'
     """
-    import json as jsonlib
-
     from dslaunch.cluster.select import select
 
     cluster = open_cluster(file)
     chosen = rows(cluster, select(cluster, selection(include, exclude, nodes, slots, label)))
     if json:
-        ui.result(jsonlib.dumps([as_data(row) for row in chosen], indent=2))
+        ui.data([as_data(row) for row in chosen])
     else:
         groups = [list(same) for _, same in groupby(chosen, key=_alike)]
         ui.result(ui.table([HEAD, *map(_cells, groups)], ui.width()))

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch import api
-from dslaunch.cli.trusted import check_trusted
-from dslaunch.cli.words import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
+from dslaunch.cli.file_trust import check_trusted
+from dslaunch.cli.positional import FILE_ENDINGS, JobOptions, own_first, read_settings, split_words
 from dslaunch.errors import SelectionError, UsageError
-from dslaunch.lint.user_text import LARGEST, decoded, read_file
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ SCRIPT_LAST = {"allow_interspersed_args": False}
 
 
 def in_order(*, formats: int = 0) -> Callable[[typer.Context, list[str] | None], list[str]]:
-    """A callback that lets options stand behind the first words; see `words.MoreOptions`."""
+    """A callback that lets options stand behind the first words; see `positional.MoreOptions`."""
 
     def put_in_order(context: typer.Context, value: list[str] | None) -> list[str]:
         return own_first(context.obj or [], value or [], formats=formats)
@@ -97,7 +96,7 @@ Setting = Annotated[
 Allocated = Annotated[
     bool, typer.Option("--slurm", help="On the nodes of the SLURM allocation that we are in.")
 ]
-Way = Annotated[
+TransportName = Annotated[
     str | None,
     typer.Option(
         "--transport",
@@ -116,7 +115,7 @@ Workdir = Annotated[str | None, typer.Option("--workdir", help="Where the job ru
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClusterJob:
     """A cluster, and what to run on it."""
 
     cluster: Cluster
@@ -210,7 +209,7 @@ def selection(
 
 def read_job(
     words: list[str], how: JobOptions, *, workdir: str | None = None, slurm: bool = False
-) -> Asked:
+) -> ClusterJob:
     """Read `[CLUSTER] [SCRIPT] [ARGS]` and the options beside them.
 
     With `slurm` the nodes are those of the allocation that we are in. Raises UsageError.
@@ -222,7 +221,7 @@ def read_job(
         raise taken_for_script(error, file, program) from None
     if workdir is not None:
         cluster = replace(cluster, storage=replace(cluster.storage, workdir=workdir))
-    return Asked(cluster, job_on(cluster, program, args, how))
+    return ClusterJob(cluster, job_on(cluster, program, args, how))
 
 
 def taken_for_script(error: UsageError, file: Path | None, program: str | None) -> UsageError:
@@ -244,16 +243,24 @@ def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: Jo
     if program == "":
         raise UsageError("the script's name is empty", hint="check the variable that it comes from")
     if program is None and kind == "script" and not api.has_job(cluster):
+        if how.fallback is None:
+            raise UsageError(
+                "no script: none given, and the cluster file has no `job:`",
+                hint=f"dslaunch {how.command} CLUSTER.yaml SCRIPT [ARGS]...",
+            )
         program = how.fallback
     env = read_settings(how.env, os.environ)
     return Job.on(cluster, program, args, kind=kind, launcher=how.launcher, env=env)
 
 
-def read_text(path: Path, most: int = LARGEST) -> str:
+def read_text(path: Path, most: int | None = None) -> str:
     """Read a user's text, line ends as they are; of `-` from standard input.
 
     Raises ConfigError, also for a device that has no end.
     """
+    from dslaunch.lint.user_text import LARGEST, decoded, read_file
+
+    most = most or LARGEST
     if str(path) != "-":
         return read_file(path, most)
     return decoded(sys.stdin.buffer.read(most + 1), str(path), most)

@@ -12,7 +12,7 @@ import typer
 
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Nodes
-from dslaunch.cli.words import JobOptions
+from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import PreflightError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML to a file.")]
 Html = Annotated[Path | None, typer.Option(help="Write a page to a file.")]
 Listed = Annotated[bool, typer.Option("--list", help="List the checks.")]
 Explain = Annotated[str | None, typer.Option(metavar="CHECK", help="Explain one.")]
+SPELLED = "backslashreplace"
+"""How names that are no UTF-8 are written into files."""
 USUAL = "static"
 """The tier that is asked where none is named."""
 
@@ -72,7 +74,7 @@ def preflight(
     launcher: Launcher = None,
     script: Script = None,
     slurm: options.Allocated = False,
-    transport: options.Way = None,
+    transport: options.TransportName = None,
     save: Save = None,
     saved: From = None,
     baseline: Baseline = None,
@@ -309,7 +311,7 @@ class PreflightOutput:
         is not fit."""
         report = judged.report
         if self.save is not None:
-            _write(self.save, judged.report.facts.to_json())
+            ui.write(self.save, judged.report.facts.to_json(), "--save", errors=SPELLED)
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
@@ -340,16 +342,8 @@ class PreflightOutput:
         if self.junit is not None:
             from dslaunch.report.junit import as_junit
 
-            _write(self.junit, as_junit(report))
+            ui.write(self.junit, as_junit(report), "--junit", errors=SPELLED)
         if self.html is not None:
             from dslaunch.report.page import as_page
 
-            _write(self.html, as_page(report, checks))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file; names that are no UTF-8 are spelt in it."""
-    try:
-        path.write_text(text, "utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+            ui.write(self.html, as_page(report, checks), "--html", errors=SPELLED)

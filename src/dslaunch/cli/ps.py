@@ -36,8 +36,6 @@ def ps(
 
     Example: dslaunch ps cluster.yaml --all
     """
-    import json as jsonlib
-
     from dslaunch.report.status import RUNS_HEAD, run_row
     from dslaunch.run.local import local_runs
 
@@ -47,7 +45,7 @@ def ps(
     found = [run.summary(reports) for run in own] + _of_other_machines(reports, own)
     shown = [status for status in found if everything or status.may_continue]
     if json:
-        ui.result(jsonlib.dumps([status.as_dict() for status in shown], indent=2))
+        ui.data([status.as_dict() for status in shown])
     else:
         rows = [RUNS_HEAD, *map(run_row, shown)]
         none = "no runs" if everything else "no run goes on; --all lists those that are over"

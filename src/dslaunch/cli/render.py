@@ -10,7 +10,7 @@ import typer
 from dslaunch import api
 from dslaunch.cli import options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
-from dslaunch.cli.words import FILE_ENDINGS, JobOptions
+from dslaunch.cli.positional import FILE_ENDINGS, JobOptions
 from dslaunch.errors import UsageError
 
 Words = Annotated[
@@ -81,10 +81,7 @@ def render(
         ui.say(f"assumed: {assumed.what} {assumed.value} ({assumed.why})")
     for note in rendered.notes:
         ui.say(f"note: {note}")
-    if output is None:
-        ui.document(rendered.text)
-    else:
-        ui.write_document(output, rendered.text)
+    ui.document(rendered.text, output)
 
 
 def check_format(name: str) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dslaunch import api
-from dslaunch.cli import arguments, options, screens, ui
+from dslaunch.cli import options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
-from dslaunch.cli.words import JobOptions
+from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def run(
     env: Setting = None,
     workdir: options.Workdir = None,
     slurm: options.Allocated = False,
-    transport: options.Way = None,
+    transport: options.TransportName = None,
     no_sync: NoSync = False,
     no_preflight: NoPreflight = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
-    ranks: screens.Ranks = None,
+    ranks: run_views.Ranks = None,
     json: Json = False,
     grace: Grace = 10.0,
     exit_timeout: ExitTimeout = 300.0,
@@ -144,14 +144,14 @@ def run(
         detached=detach,
         notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )
-    shown = screens.existing_ranks(ranks, request.allocation.world_size)
+    shown = run_views.existing_ranks(ranks, request.allocation.world_size)
     options.check_writable("--result", result)
     if dry_run:
         _print_plan(request)
         return
     if not (force or slurm or transport):
         api.check_not_scheduled(cluster, os.environ)
-    arguments.tell_of_own_options(words or [], "run", Path.cwd())
+    script_options.tell_of_own_options(words or [], "run", Path.cwd())
     end = RunEnd(result, requeue)
     try:
         _run(request, (json, quiet, shown), end)
@@ -221,7 +221,7 @@ def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: 
 
     @cache
     def screen() -> JsonScreen | TerminalScreen:
-        return screens.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
+        return run_views.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
 
     outcome, directory = run_job(request, screen)
     if outcome.goes_on:

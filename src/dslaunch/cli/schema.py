@@ -19,10 +19,8 @@ def schema(
 
     Example: dslaunch schema > cluster.schema.json
     """
-    import json
-
     if of == "run":
         from dslaunch.run.run_record import json_schema
     else:
         from dslaunch.cluster.schema import json_schema
-    ui.result(json.dumps(json_schema(), indent=2))
+    ui.data(json_schema())

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import arguments, options, screens, ui
+from dslaunch.cli import options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
-from dslaunch.cli.slurm_care import Care, cared_for
-from dslaunch.cli.words import JobOptions
+from dslaunch.cli.positional import JobOptions
+from dslaunch.cli.supervision import Supervision, supervise
 from dslaunch.errors import DslaunchError, PlanError, UsageError
 from dslaunch.terminal import one_line
 
@@ -100,7 +100,7 @@ def slurm(
     detach: Detach = False,
     template: Template = None,
     output: Output = None,
-    ranks: screens.Ranks = None,
+    ranks: run_views.Ranks = None,
     json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
     force: Annotated[
         bool,
@@ -123,34 +123,43 @@ def slurm(
     from dslaunch.run.job_program import located
     from dslaunch.slurm.settings import Sources
 
-    how = JobOptions(module, no_python, launcher, tuple(env or ()))
+    how = JobOptions(module, no_python, launcher, tuple(env or ()), command="slurm")
     asked = options.read_job(words or [], how, workdir=workdir)
     job = located(asked.job, Path.cwd())
     asked = replace(asked, job=replace(job, min_nodes=min_nodes))
-    chosen = options.selection(include, exclude, nodes, slots, label)
     if sum((render or output is not None, check, detach)) > 1:
         raise UsageError("--render (or --output), --check and --detach: one of them")
+    file = _file(words)
+    chosen = options.selection(include, exclude, nodes, slots, label)
     batch = make_batch(asked, chosen, setting or [], force=force)
-    batch = replace(batch, origin=_origin(_file(words)))
+    batch = replace(batch, origin=_origin(file))
     allocation = batch.launch.allocation
     check_min_nodes(min_nodes, allocation)
-    care = Care(supervised, restarts, hang_timeout, no_preflight=no_preflight, force=force)
-    batch = cared_for(batch, asked, care, _file(words))
-    shown = screens.existing_ranks(ranks, allocation.world_size)
-    said = {"nodes": f"--nodes {nodes}" if nodes is not None else ""}
-    said |= {"nodelist": f"--include {include}" if include else ""}
-    said |= {"exclude": f"--exclude {exclude}" if exclude else ""}
-    said |= {"gres": f"--slots {slots}" if slots is not None else ""}
-    given = {option: text for option, text in said.items() if text}
-    sources = Sources(_file(words), tuple(setting or ()), given)
-    order = Order(asked.cluster, batch, template, sources, force=force)
+    supervision = Supervision(
+        supervised, restarts, hang_timeout, no_preflight=no_preflight, force=force
+    )
+    batch = supervise(batch, asked, supervision, file)
+    shown = run_views.existing_ranks(ranks, allocation.world_size)
+    sources = Sources(file, tuple(setting or ()), _options_of_sbatch(chosen))
+    request = SlurmRequest(asked.cluster, batch, template, sources, force=force)
     if render or output is not None:
-        order.print(output)
+        request.print(output)
     elif check:
-        order.check()
+        request.check()
     else:
-        arguments.tell_of_own_options(words or [], "slurm", Path.cwd())
-        order.submit(detach=detach, show=(json, shown))
+        script_options.tell_of_own_options(words or [], "slurm", Path.cwd())
+        request.submit(detach=detach, show=(json, shown))
+
+
+def _options_of_sbatch(chosen: Selection) -> dict[str, str]:
+    """Return the options of ours that were given, by the option of sbatch that each decides."""
+    given = {
+        "nodes": ("--nodes", chosen.nodes),
+        "nodelist": ("--include", chosen.include),
+        "exclude": ("--exclude", chosen.exclude),
+        "gres": ("--slots", chosen.slots),
+    }
+    return {name: f"{option} {value}" for name, (option, value) in given.items() if value}
 
 
 def missing_files(batch: Batch) -> tuple[str, ...]:
@@ -169,7 +178,7 @@ def missing_files(batch: Batch) -> tuple[str, ...]:
 
 
 def make_batch(
-    asked: options.Asked, chosen: Selection, settings: list[str], *, force: bool = False
+    asked: options.ClusterJob, chosen: Selection, settings: list[str], *, force: bool = False
 ) -> Batch:
     """The job for SLURM that the command line asks for.
 
@@ -249,7 +258,7 @@ def _origin(file: Path | None) -> Origin:
 
 def _file(words: list[str] | None) -> Path | None:
     """The cluster file, to name the line of it that SLURM refuses."""
-    from dslaunch.cli.words import split_words
+    from dslaunch.cli.positional import split_words
 
     try:
         return options.find_cluster(split_words(words or [])[0])
@@ -258,7 +267,7 @@ def _file(words: list[str] | None) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Order:
+class SlurmRequest:
     """What is wanted of SLURM, and what can be done with it."""
 
     cluster: Cluster
@@ -280,13 +289,7 @@ class Order:
         self.say_notes()
         for problem in self.problems(text):
             ui.say(f"warning: {problem}")
-        if output is None:
-            ui.document(text)
-            return
-        try:
-            output.write_text(text, "utf-8", "surrogateescape")
-        except OSError as error:
-            raise UsageError(f"--output {output}: {error.strerror}") from None
+        ui.document(text, output)
 
     def say_notes(self) -> None:
         """What a person should know and the script does not say."""
@@ -346,7 +349,7 @@ class Order:
             made, record = submit(client, script, self.batch, self.cluster, os.environ)
         except RefusedError as error:
             raise self.explained(error, script) from None
-        screen = screens.make((), json=show[0], ranks=show[1])
+        screen = run_views.make((), json=show[0], ranks=show[1])
         if detach:
             record.let_go()
             ui.say(f"dslaunch: job {made.number} is submitted")
@@ -406,9 +409,7 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
     """Say how to look after it; for programs, what it is called."""
     run = made.directory.name
     if json:
-        import json as jsonlib
-
-        ui.result(jsonlib.dumps({"kind": "detached", "run": run, "job": made.number}))
+        ui.data({"kind": "detached", "run": run, "job": made.number}, indent=None)
         return
     for what, command in (("output", "logs -f"), ("state", "status"), ("end", "stop")):
         ui.say(f"  {what:<10} dslaunch {command} {run}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dslaunch.cli import options, ui
-from dslaunch.cli.remarks import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
+from dslaunch.cli.lint_output import Github, Ignore, Json, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -96,10 +96,7 @@ def _mend(file: Path, text: str, before: Verdict, ignore: Collection[str]) -> Ve
     better = fixed(text, _directory_exists, ignore)
     if better == text:
         return before
-    try:
-        file.write_bytes(better.encode())
-    except OSError as error:
-        raise UsageError(f"--fix: {file}: {error.strerror}") from None
+    ui.write(file, better, "--fix")
     after = _verdict(better, file, ignore)
     gone = len(before.remarks) - len(after.remarks)
     ui.say(f"{file}: mended; {gone} of {len(before.remarks)} remarks are gone")

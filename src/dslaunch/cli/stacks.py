@@ -11,8 +11,8 @@ from dslaunch.errors import NodeError
 
 
 def stacks(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a node may take.")] = 15.0,
     json: Annotated[bool, typer.Option("--json", help="Print all stacks as JSON.")] = False,
 ) -> None:
@@ -22,13 +22,13 @@ def stacks(
 
     Example: dslaunch stacks latest
     """
-    import json as jsonlib
-
     from dslaunch.report.stacks import fold, page
 
     told = lookup.find(run, file).stacks(timeout)
-    text = jsonlib.dumps(told.stacks, indent=2) if json else page(fold(told.stacks), ui.width())
-    ui.result(text)
+    if json:
+        ui.data(told.stacks)
+    else:
+        ui.result(page(fold(told.stacks), ui.width()))
     if told.silent:
         ui.say(f"no answer from {', '.join(told.silent)}")
     if told.failures:

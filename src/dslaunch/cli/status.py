@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 
 def status(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Say how a run stands, node by node, and why it failed.
 
     Example: dslaunch status latest
     """
-    import json as jsonlib
-
     found = lookup.find(run, file).status()
-    ui.result(jsonlib.dumps(found.as_dict(), indent=2) if json else page(found))
+    if json:
+        ui.data(found.as_dict())
+    else:
+        ui.result(page(found))
 
 
 def page(found: RunStatus) -> str:

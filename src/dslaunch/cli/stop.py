@@ -11,8 +11,8 @@ from dslaunch.errors import NodeError
 
 
 def stop(
-    run: lookup.Run,
-    file: lookup.Cluster_ = None,
+    run: lookup.RunName,
+    file: lookup.ClusterOfRun = None,
     grace: Annotated[
         float | None,
         typer.Option(
@@ -27,8 +27,6 @@ def stop(
 
     Example: dslaunch stop latest --grace 30
     """
-    import json as jsonlib
-
     found = lookup.find(run, file)
     stopped = found.stop(grace, lookup.caller())
     text = f"run {found.name} has ended on {', '.join(stopped.ended) or 'no node'}"
@@ -40,7 +38,10 @@ def stop(
         "ended": stopped.ended,
         "not_confirmed": stopped.unconfirmed,
     }
-    ui.result(jsonlib.dumps(data) if json else text)
+    if json:
+        ui.data(data, indent=None)
+    else:
+        ui.result(text)
     if stopped.failures:
         raise NodeError(stopped.failures)
     if stopped.unconfirmed:

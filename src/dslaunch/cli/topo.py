@@ -6,14 +6,13 @@ import os
 import stat
 import sys
 from contextlib import closing
-from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeGuard
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dslaunch.cli import options, ui
-from dslaunch.cli.words import FILE_ENDINGS
+from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import DslaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -64,14 +63,15 @@ def topo(
     if apply:
         load_cluster(apply)
     files = files or [_default_source()]
-    by_host = _asked(files) if _is_cluster(files) else _read(files)
+    is_cluster = len(files) == 1 and files[0].endswith(FILE_ENDINGS)
+    by_host = _asked(Path(files[0])) if is_cluster else _read(files)
     advice = advise(by_host)
     if apply:
         advice = (*advice, *_slots(apply, by_host))
     remarks = _settings(by_host)
     compared = compare(by_host)
     if json:
-        ui.result(dumps(report.data(by_host, compared, advice, remarks), indent=2))
+        ui.data(report.data(by_host, compared, advice, remarks))
     else:
         ui.result(report.text(by_host, compared, advice, remarks, width=ui.width()))
     if svg:
@@ -79,10 +79,6 @@ def topo(
     if apply:
         _apply(apply, advice)
     _none_read(by_host)
-
-
-def _is_cluster(files: list[str] | None) -> TypeGuard[list[str]]:
-    return bool(files) and len(files or ()) == 1 and (files or [""])[0].endswith(FILE_ENDINGS)
 
 
 def _default_source() -> str:
@@ -99,15 +95,14 @@ def _default_source() -> str:
     return str(options.find_cluster(None))
 
 
-def _asked(files: list[str]) -> dict[str, Topology]:
+def _asked(file: Path) -> dict[str, Topology]:
     """Ask the nodes of a cluster file. Raises NodeError if none answers."""
-    from dslaunch.cli.options import open_cluster
     from dslaunch.preflight import checks
     from dslaunch.preflight.check import Scope
     from dslaunch.preflight.checks._wiring import topologies
     from dslaunch.preflight.runner import Survey
 
-    cluster = open_cluster(Path(files[0]))
+    cluster = options.open_cluster(file)
     asking = {name: checks.load()[name] for name in ASKING}
     wired = asking["topo.uniform"]
     survey = Survey(Scope(cluster, cluster.nodes), asking, lambda *_: None)
@@ -200,7 +195,7 @@ def _draw(by_host: dict[str, Topology], out: Path) -> None:
     from dslaunch.report.topology_svg import drawing
 
     host, topology = next(iter(by_host.items()))
-    _write(out, drawing(topology, host))
+    ui.write(out, drawing(topology, host), "--svg")
 
 
 def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
@@ -211,17 +206,10 @@ def _apply(file: Path, advice: tuple[Advice, ...]) -> None:
     old = read_text(file)
     applied = apply(old, str(file), advice)
     if applied.text != old:
-        _write(file, applied.text)
+        ui.write(file, applied.text, "--apply")
     for line in applied.done:
         ui.say(f"{file}: set {line}")
     for line in applied.left:
         ui.say(f"{file}: not set {line}")
     if not applied.done:
         ui.say(f"{file}: nothing to change")
-
-
-def _write(out: Path, text: str) -> None:
-    try:
-        out.write_text(text, encoding="utf-8", newline="")
-    except OSError as problem:
-        raise UsageError(f"{out}: cannot be written: {problem.strerror}") from None

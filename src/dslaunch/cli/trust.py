@@ -40,8 +40,6 @@ def trust(
 
     Example: dslaunch trust cluster.yaml --fingerprints fingerprints.txt
     """
-    import json as jsonlib
-
     from dslaunch.report.trust import as_data, summary
     from dslaunch.transport.ssh.trust import parse_list
 
@@ -53,7 +51,7 @@ def trust(
         listed = parse_list(read_text(fingerprints), str(fingerprints))
     done, failures = _rounds(cluster, listed, str(fingerprints))
     if json:
-        ui.result(jsonlib.dumps(as_data(done), indent=2))
+        ui.data(as_data(done))
     else:
         ui.result(summary(done))
     failures += [each.failure for each in done if each.failure is not None]

@@ -36,17 +36,42 @@ def result(text: str, *, colors: bool = False) -> None:
     _print(colored(text) if colors else visible(text))
 
 
-def document(text: str) -> None:
-    """Print a text that programs read, such as a batch script: exact, except on a terminal."""
-    _print(visible(text) if sys.stdout.isatty() else text)
+def data(value: object, *, indent: int | None = 2) -> None:
+    """Print the result as JSON."""
+    import json
+
+    result(json.dumps(value, indent=indent))
 
 
-def write_document(path: Path, text: str) -> None:
-    """Write a text that programs read into the file of `--output`. Raises UsageError."""
+def document(text: str, output: Path | None = None) -> None:
+    """Print a text that programs read, such as a batch script: exact, except on a terminal.
+
+    With `output` write it into that file. Raises UsageError.
+    """
+    if output is None:
+        _print(visible(text) if sys.stdout.isatty() else text)
+    else:
+        write(output, text, "--output", errors="surrogateescape")
+
+
+def write(path: Path, text: str, option: str, *, errors: str = "strict") -> None:
+    """Write the file that an option names, line ends as they are. Raises UsageError."""
     try:
-        path.write_text(text, "utf-8", "surrogateescape")
+        path.write_text(text, "utf-8", errors, newline="")
     except OSError as problem:
-        raise UsageError(f"--output {path}: {problem.strerror}") from None
+        raise UsageError(f"{option} {path}: {problem.strerror}") from None
+
+
+def write_new(path: Path, text: str, option: str, *, force: bool) -> None:
+    """Write a file that must not be there yet, unless `force`, and say so. Raises UsageError."""
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        hint = "--force replaces it, or name another file"
+        raise UsageError(f"{option} {path}: is there already", hint=hint) from None
+    except OSError as problem:
+        raise UsageError(f"{option} {path}: {problem.strerror}") from None
 
 
 def _print(text: str) -> None:

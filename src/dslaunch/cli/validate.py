@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dslaunch.cli import ui
+from dslaunch.cli.lint_output import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.cli.options import DEFAULT_FILE, FILE_VARIABLE, find_cluster
-from dslaunch.cli.remarks import Github, Ignore, Sarif, Strict, form, ignored_rules, show
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Given = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ValidatedFile:
     """One cluster file, with what is wrong with it and is not ignored."""
 
     file: Path
@@ -81,7 +81,7 @@ def validate(
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _judge(file: Path, ignore: Collection[str]) -> Judged:
+def _judge(file: Path, ignore: Collection[str]) -> ValidatedFile:
     """Load a cluster file, and sort out what is ignored. Raises ConfigError if it is unreadable."""
     from dslaunch.cluster.load import check_names, parse, read_text
     from dslaunch.cluster.mistakes import MistakeCode
@@ -102,7 +102,7 @@ def _judge(file: Path, ignore: Collection[str]) -> Judged:
     found = screened(
         remarks, file=str(file), known=frozenset(MistakeCode), ignore=ignore, said=said
     )
-    return Judged(file, cluster, problems, found, hint)
+    return ValidatedFile(file, cluster, problems, found, hint)
 
 
 def _remark(problem: Problem) -> Remark:
@@ -112,9 +112,8 @@ def _remark(problem: Problem) -> Remark:
     return Remark(problem.rule, "error", *place, problem.message)
 
 
-def _print_json(judged: list[Judged]) -> None:
+def _print_json(judged: list[ValidatedFile]) -> None:
     """An object for one file, a list of them for several."""
-    import json
     from dataclasses import asdict
 
     told = []
@@ -126,10 +125,10 @@ def _print_json(judged: list[Judged]) -> None:
             for remark in each.found.kept
         ]
         told.append({**counts, "problems": problems, "ignored": each.found.ignored})
-    ui.result(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+    ui.data(told[0] if len(told) == 1 else told)
 
 
-def _print_text(judged: list[Judged]) -> None:
+def _print_text(judged: list[ValidatedFile]) -> None:
     """What each file has on standard output, what is wrong with it on standard error."""
     for each in judged:
         for remark in each.found.kept:

@@ -90,7 +90,7 @@ def _default_program(defaults: JobDefaults, kind: Kind) -> tuple[str, Kind, tupl
         return defaults.script, "script", defaults.args
     raise UsageError(
         "no script: none given, and the cluster file has no `job:`",
-        hint="name one behind the cluster file: CLUSTER.yaml SCRIPT [ARGS]...",
+        hint="name one, or add `job:` to the cluster file",
     )
 
 

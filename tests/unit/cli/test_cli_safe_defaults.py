@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dslaunch.api import check_not_scheduled
-from dslaunch.cli.arguments import defined_options, option_names, own_options
+from dslaunch.cli.script_options import defined_options, option_names, own_options
 from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Slurm
 from dslaunch.errors import PlanError
 

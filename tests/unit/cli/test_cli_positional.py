@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.cli.words import (
+from dslaunch.cli.positional import (
     FILE_ENDINGS,
     JobOptions,
     MoreOptions,

@@ -11,12 +11,12 @@ from dslaunch.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dslaunch.cli.options import Asked
+    from dslaunch.cli.options import ClusterJob
     from dslaunch.render.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class Supervision:
     """What the command line says of it."""
 
     supervised: bool | None
@@ -28,17 +28,19 @@ class Care:
     force: bool
 
 
-def cared_for(batch: Batch, asked: Asked, care: Care, file: Path | None) -> Batch:
+def supervise(
+    batch: Batch, asked: ClusterJob, supervision: Supervision, file: Path | None
+) -> Batch:
     """The batch with what the command line and the cluster file say of restarts and supervision.
 
     Raises UsageError for what a plain job cannot do, PlanError for what a supervised one cannot,
     ConfigError where the cluster file cannot be read any more.
     """
     slurm = batch.slurm
-    wanted = slurm.supervised if care.supervised is None else care.supervised
-    job = replace(asked.job, restarts=_restarts(batch, care))
+    wanted = slurm.supervised if supervision.supervised is None else supervision.supervised
+    job = replace(asked.job, restarts=_restarts(batch, supervision))
     if not wanted:
-        _check_plain(batch, care, job.restarts)
+        _check_plain(batch, supervision, job.restarts)
         launch = replace(batch.launch, job=replace(batch.launch.job, restarts=job.restarts))
         return replace(batch, launch=launch)
     from dslaunch.cluster.load import read_text
@@ -50,16 +52,16 @@ def cared_for(batch: Batch, asked: Asked, care: Care, file: Path | None) -> Batc
     how = Supervised(
         file=cluster_file(read_text(file), asked.cluster.name, job, workdir),
         pythons=tuple(dict.fromkeys((sys.executable, *filter(None, own)))),
-        hang_timeout=care.hang_timeout,
-        preflight=not care.no_preflight,
-        force=care.force,
+        hang_timeout=supervision.hang_timeout,
+        preflight=not supervision.no_preflight,
+        force=supervision.force,
     )
     return supervised(batch, job, how)
 
 
-def _restarts(batch: Batch, care: Care) -> int:
+def _restarts(batch: Batch, supervision: Supervision) -> int:
     """How often the ranks are restarted within the job."""
-    given = batch.slurm.restarts if care.restarts is None else care.restarts
+    given = batch.slurm.restarts if supervision.restarts is None else supervision.restarts
     if given is not None:
         return given
     launch = batch.launch
@@ -72,11 +74,11 @@ def _nodes(batch: Batch) -> int:
     return sum(group.nodes for group in grouped(batch))
 
 
-def _check_plain(batch: Batch, care: Care, restarts: int) -> None:
+def _check_plain(batch: Batch, supervision: Supervision, restarts: int) -> None:
     """Raise UsageError for what takes `dslaunch run` in the job."""
     alone = {
-        "--hang-timeout": care.hang_timeout is not None,
-        "--no-preflight": care.no_preflight,
+        "--hang-timeout": supervision.hang_timeout is not None,
+        "--no-preflight": supervision.no_preflight,
         "restarts": restarts > 0 and not batch.launch.launcher.elastic,
     }
     named = [name for name, given in alone.items() if given]

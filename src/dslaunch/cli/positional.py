@@ -29,6 +29,8 @@ class JobOptions:
     """`NAME=VALUE`, or `NAME` to copy the caller's value."""
     fallback: str | None = None
     """The script where neither the words nor the cluster file name one; None: one is needed."""
+    command: str = "run"
+    """The command that is called, for its hints."""
 
     @property
     def kind(self) -> Kind:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.cli.options import find_cluster, open_cluster
-from dslaunch.cli.words import FILE_ENDINGS
+from dslaunch.cli.positional import FILE_ENDINGS
 from dslaunch.errors import NodeError, UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dslaunch.cli import ui
-from dslaunch.cli.words import split_words
+from dslaunch.cli.positional import split_words
 
 DELAY = 5
 """Seconds in which Ctrl-C ends it, where somebody can press it."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from dslaunch.cli.file_trust import check_trusted
 from dslaunch.cli.options import find_cluster
-from dslaunch.cli.trusted import check_trusted
 from dslaunch.errors import ConfigError
 
 TEXT = "nodes: [{host: a, slots: 1}]\n"
