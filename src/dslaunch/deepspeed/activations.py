@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dslaunch.deepspeed.architectures import Shape
+from dslaunch.deepspeed.schema import by_hand
 
 Attention = Literal["sdpa", "eager"]
 ERROR = 0.15
 """By how much the tensors saved for backward differ from this, at most, in the tests."""
-COMPARED = frozenset({
-    "llama", "mistral", "granite", "mixtral", "qwen2", "qwen3", "gemma", "gemma3_text", "phi3",
-    "olmo2", "glm", "glm4", "cohere", "cohere2", "stablelm", "starcoder2", "falcon", "gpt2",
-    "gpt_neox", "opt",
-})  # fmt: skip
-"""`model_type`s whose figures were compared with what autograd keeps, or that are built alike."""
 LOSS_WIDTHS = 14
 """Bytes per token and word of the vocabulary while the loss is made: logits in 16 bit, in fp32,
 their log-softmax in fp32, and its gradient."""
+
+
+def compared(model_type: str) -> bool:
+    """Return whether figures of such models were compared with what autograd keeps, or of models
+    that are built alike."""
+    return model_type in by_hand("models")["activations_compared"]
 
 
 @dataclass(frozen=True, slots=True)

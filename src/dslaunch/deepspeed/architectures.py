@@ -8,7 +8,7 @@ files of transformers 5.23.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dslaunch.deepspeed.memory import Model
@@ -47,6 +47,22 @@ class Layer:
     count: int = 1
     shared: bool = False
     """Its parameters are another layer's too: a layer, but nothing more to count."""
+
+
+def multi_head(
+    *, layers: int, hidden: int, heads: int, intermediate: int, vocab: int, act_copies: int = 2
+) -> Shape:
+    """Return the shape of a model whose keys and values have as many heads as its queries."""
+    return Shape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        act_copies=act_copies,
+    )
 
 
 Config = Mapping[str, Any]
@@ -105,10 +121,11 @@ LLAMA_LIKE = {
     "gemma": _Llama(tied=True, head_dim=256),
     "gemma2": _Llama(tied=True, head_dim=256, norms=4),
     "gemma3_text": _Llama(
-        tied=True, head_dim=256, norms=4, qk_norm="head",
-        defaults=(
-            ("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4),
-        ),
+        tied=True,
+        head_dim=256,
+        norms=4,
+        qk_norm="head",
+        defaults=(("vocab_size", 262208), ("num_attention_heads", 8), ("num_key_value_heads", 4)),
     ),
     "glm": _Llama(qkv_bias=True, out_bias=False, fused_up=True),
     "glm4": _Llama(qkv_bias=True, out_bias=False, fused_up=True, norms=4),
@@ -124,7 +141,7 @@ LLAMA_LIKE = {
     ),
     "mixtral": _Llama(),
     "qwen3_moe": _Llama(qk_norm="head"),
-}  # fmt: skip
+}
 """`model_type` of decoders that are built as Llama is (transformers 5.23.0, modeling files)."""
 
 
@@ -222,22 +239,24 @@ class _Classic:
     activation: str = "gelu_new"
 
 
+_GPT2 = _Classic(hidden="n_embd", layers="n_layer", heads="n_head", inner="n_inner")
 CLASSIC = {
-    "gpt2": _Classic("n_embd", "n_layer", "n_head", "n_inner", 0, "n_positions"),
-    "gptj": _Classic(
-        "n_embd", "n_layer", "n_head", "n_inner", norms=1, fused=False, attention_bias=False,
-        head_bias=True, tied=False,
-    ),
+    "gpt2": replace(_GPT2, positions=0, position_key="n_positions"),
+    "gptj": replace(_GPT2, norms=1, fused=False, attention_bias=False, head_bias=True, tied=False),
     "gpt_neox": _Classic(tied=False, activation="gelu"),
     "opt": _Classic(inner="ffn_dim", positions=2, fused=False, activation="relu"),
-    "bloom": _Classic("n_embed", "n_layer", "n_head", "n_inner", embedding_norm=True),
-    "gpt_bigcode": _Classic("n_embd", "n_layer", "n_head", "n_inner", 0, "n_positions"),
+    "bloom": replace(_GPT2, hidden="n_embed", embedding_norm=True),
+    "gpt_bigcode": replace(_GPT2, positions=0, position_key="n_positions"),
     "gpt_neo": _Classic(
-        "hidden_size", "num_layers", "num_heads", positions=0, fused=False, attention_bias=False,
+        layers="num_layers",
+        heads="num_heads",
+        positions=0,
+        fused=False,
+        attention_bias=False,
         out_bias=True,
     ),
     "phi": _Classic(norms=1, fused=False, head_bias=True, tied=False),
-}  # fmt: skip
+}
 
 
 def _classic(c: Config) -> tuple[Parts, Shape]:
@@ -247,7 +266,9 @@ def _classic(c: Config) -> tuple[Parts, Shape]:
     heads = named(c, f.heads)
     activation = c.get("activation_function") or c.get("hidden_act") or f.activation
     copies = {"gelu_new": 5, "gelu_fast": 5, "relu": 1}.get(activation, 2)
-    shape = Shape(n, h, heads, heads, h // heads, inner, vocab, act_copies=copies)
+    shape = multi_head(
+        layers=n, hidden=h, heads=heads, intermediate=inner, vocab=vocab, act_copies=copies
+    )
     tied = c.get("tie_word_embeddings", f.tied)
     qkv = (3 * h, 1) if f.fused else (h, 3)
     if c.get("multi_query", c["model_type"] == "gpt_bigcode"):
@@ -310,7 +331,7 @@ def _bert(c: Config) -> tuple[Parts, Shape]:
     ]
     # the output embedding is the input's; with its bias it is one module
     parts.append(Layer(vocab * h + vocab, shared=True))
-    return parts, Shape(n, h, heads, heads, h // heads, inner, vocab)
+    return parts, multi_head(layers=n, hidden=h, heads=heads, intermediate=inner, vocab=vocab)
 
 
 def _t5(c: Config) -> tuple[Parts, Shape]:
@@ -325,7 +346,17 @@ def _t5(c: Config) -> tuple[Parts, Shape]:
         linear(h, inner, count=(3 if gated else 2) * (n + m)),
         Layer(h, 2 * n + 3 * m + 2),
     ]
-    shape = Shape(n + m, h, heads, heads, width, inner, vocab, gated, rms=True)
+    shape = Shape(
+        layers=n + m,
+        hidden=h,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=width,
+        intermediate=inner,
+        vocab=vocab,
+        gated=gated,
+        rms=True,
+    )
     return parts, shape
 
 

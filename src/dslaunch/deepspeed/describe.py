@@ -14,9 +14,14 @@ NAMES = {"hf_trainer": "Hugging Face's Trainer", "accelerate": "accelerate"}
 NARROWEST = 24
 """Columns that an explanation takes however narrow the terminal is."""
 _TYPES = {
-    "int": "integer", "float": "number", "bool": "boolean", "str": "string", "path": "string",
-    "null": "null", "object": "object",
-}  # fmt: skip
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "str": "string",
+    "path": "string",
+    "null": "null",
+    "object": "object",
+}
 
 
 def find(table: Table, words: str) -> tuple[Key, ...]:
@@ -53,7 +58,7 @@ def explained(key: Key, table: Table) -> dict[str, Any]:
         "auto": " and ".join(NAMES[each] for each in key.auto),
         "parameter of": ", ".join(key.applies_to or ()),
         "keys": ", ".join(table.names(key.path)),
-        "unknown keys": _unknown(key),
+        "unknown keys": UNKNOWN.get(key.unknown_keys or ""),
         "checked": _checked(key),
         "deprecated": f"use {key.replaced_by or key.alias_of}" if key.deprecated else None,
         "other name of": None if key.deprecated else key.alias_of,
@@ -64,12 +69,8 @@ def explained(key: Key, table: Table) -> dict[str, Any]:
     return {name: words for name, words in facts.items() if words not in (None, "")}
 
 
-def _unknown(key: Key) -> str | None:
-    return {
-        "forbid": "DeepSpeed stops at them",
-        "ignore": "ignored without a word",
-        None: None,
-    }[key.unknown_keys]
+UNKNOWN = {"forbid": "DeepSpeed stops at them", "ignore": "ignored without a word"}
+"""What comes of unknown keys in a section."""
 
 
 def _checked(key: Key) -> str | None:

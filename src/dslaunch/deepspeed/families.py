@@ -15,8 +15,10 @@ from dslaunch.deepspeed.architectures import (
     Rule,
     Shape,
     linear,
+    multi_head,
     named,
 )
+from dslaunch.deepspeed.schema import by_hand
 
 # ---------------------------------------------------------------- decoders
 
@@ -39,7 +41,16 @@ def _falcon(c: Config) -> tuple[Parts, Shape | None]:
         linear(inner, h, bias, n),
         Layer(2 * h, (2 if two_norms else 1) * n + 1),
     ]
-    return parts, Shape(n, h, heads, kv_heads, head_dim, inner, c["vocab_size"])
+    shape = Shape(
+        layers=n,
+        hidden=h,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=inner,
+        vocab=c["vocab_size"],
+    )
+    return parts, shape
 
 
 def _mpt(c: Config) -> tuple[Parts, Shape | None]:
@@ -53,7 +64,9 @@ def _mpt(c: Config) -> tuple[Parts, Shape | None]:
         linear(h, inner, count=2 * n),
         Layer(h, 2 * n + 1),
     ]
-    return parts, Shape(n, h, heads, heads, h // heads, inner, c["vocab_size"])
+    return parts, multi_head(
+        layers=n, hidden=h, heads=heads, intermediate=inner, vocab=c["vocab_size"]
+    )
 
 
 def _deepseek(c: Config) -> tuple[Parts, Shape | None]:
@@ -165,7 +178,7 @@ def _distilbert(c: Config) -> tuple[Parts, Shape | None]:
         # the output embedding is the input's; with its bias it is one module
         Layer(vocab * h + vocab, shared=True),
     ]
-    return parts, Shape(n, h, heads, heads, h // heads, inner, vocab)
+    return parts, multi_head(layers=n, hidden=h, heads=heads, intermediate=inner, vocab=vocab)
 
 
 def _electra(c: Config) -> tuple[Parts, Shape | None]:
@@ -201,7 +214,7 @@ def _bart(c: Config) -> tuple[Parts, Shape | None]:
         linear(c["decoder_ffn_dim"], h, True, m),
         Layer(2 * h, 2 * n + 3 * m + 2),
     ]
-    return parts, Shape(n + m, h, heads, heads, h // heads, inner, vocab)
+    return parts, multi_head(layers=n + m, hidden=h, heads=heads, intermediate=inner, vocab=vocab)
 
 
 def _whisper(c: Config) -> tuple[Parts, Shape | None]:
@@ -261,20 +274,11 @@ def _vit(c: Config) -> tuple[Parts, Shape | None]:
     return parts, None
 
 
-_CLIP_TEXT = {
-    "vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12,
-    "num_attention_heads": 8, "max_position_embeddings": 77,
-}  # fmt: skip
-_CLIP_VISION = {
-    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "image_size": 224,
-    "patch_size": 32, "num_channels": 3,
-}  # fmt: skip
-"""What transformers fills in where a config leaves it out (5.23.0, configuration_clip.py)."""
-
-
 def _clip(c: Config) -> tuple[Parts, Shape | None]:
-    text = {**_CLIP_TEXT, **(c.get("text_config") or {})}
-    vision = {**_CLIP_VISION, **(c.get("vision_config") or {})}
+    # what transformers fills in where a config leaves it out
+    defaults = by_hand("models")
+    text = {**defaults["clip_text"], **(c.get("text_config") or {})}
+    vision = {**defaults["clip_vision"], **(c.get("vision_config") or {})}
     h, v, width = text["hidden_size"], vision["hidden_size"], c.get("projection_dim", 512)
     patch = vision["patch_size"] * vision["patch_size"] * vision["num_channels"]
     parts = [

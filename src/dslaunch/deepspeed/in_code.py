@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH
 from dslaunch.pysource.values import (
@@ -158,35 +158,15 @@ def _named(
             case Argument(option, text) if certain or text.endswith(SUFFIXES):
                 yield _file(where, text, option)
             case DictLiteral() if certain or parameter != "deepspeed":
-                yield _with(where, node_local=_says_node_local(value, program))
+                yield replace(where, node_local=_says_node_local(value, program))
             case Unread.UNKNOWN if certain:
-                yield _with(where, known=False)
+                yield replace(where, known=False)
             case _:
                 continue
 
 
 def _file(where: Named, text: str, option: str | None = None) -> Named:
-    path = posixpath.normpath(text) if text else None
-    return _with(where, path=path, option=option)
-
-
-def _with(
-    where: Named,
-    *,
-    path: str | None = None,
-    node_local: bool | None = None,
-    option: str | None = None,
-    known: bool = True,
-) -> Named:
-    return Named(
-        where.file,
-        where.line,
-        where.by,
-        path=path,
-        node_local=node_local,
-        option=option,
-        known=known,
-    )
+    return replace(where, path=posixpath.normpath(text) if text else None, option=option)
 
 
 def _says_node_local(settings: DictLiteral, program: Program) -> bool:

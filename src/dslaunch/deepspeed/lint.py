@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from dslaunch.deepspeed import arguments
 from dslaunch.deepspeed import text as reading
 from dslaunch.deepspeed.other_file import other_file
 from dslaunch.deepspeed.rules import rules
@@ -87,9 +88,8 @@ def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
 def guess_reader(document: reading.Document, words: Iterable[str] = ()) -> Reader:
     """Who hands a config to DeepSpeed, where nobody says: Hugging Face where `auto` is in it or
     the script's arguments are its; else the script itself."""
-    from dslaunch.deepspeed.arguments import DEFAULTS, read
-
-    named = set(read(list(words)).given) & (set(DEFAULTS) - {"gradient_accumulation_steps"})
+    of_trainer = set(arguments.DEFAULTS) - {"gradient_accumulation_steps"}
+    named = set(arguments.read(list(words)).given) & of_trainer
     return "hf" if named or _has_auto(document.data) else "native"
 
 

@@ -8,6 +8,7 @@ Beside them lie tables that are kept by hand: see `by_hand`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
@@ -156,8 +157,6 @@ def number(version: str) -> tuple[int, ...]:
 
     Raises UsageError for what is none.
     """
-    import re
-
     found = re.match(r"v?(\d+(?:\.\d+)*)", version)
     if not found:
         raise UsageError(f"{version!r} is no version of DeepSpeed", hint="as in 0.19.8")
@@ -198,8 +197,10 @@ def _key(path: str, row: dict[str, Any]) -> Key:
 def by_hand(name: str) -> Mapping[str, Any]:
     """Return a table that no package tells.
 
-    `keys`: meanings and notes; `other_programs`: names that are not DeepSpeed's; `torch`: torch's
-    optimizers and schedulers; `pickled_names`: what files of checkpoints may load.
+    `keys`: meanings and notes; `unknown_keys`: names that only documentation or older versions
+    have, and the sections whose names mean other things elsewhere; `other_programs`: names that
+    are not DeepSpeed's; `torch`: torch's optimizers and schedulers; `models`: defaults of
+    transformers; `pickled_names`: what files of checkpoints may load.
     """
     found: dict[str, Any] = json.loads((TABLES / f"{name}.json").read_text("utf-8"))
     return found

@@ -7,6 +7,7 @@ top level (0.19.8, runtime/config.py).
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from importlib.resources import files
@@ -219,8 +220,6 @@ def library(grep: str = "") -> tuple[Example, ...]:
 
 def example(name: str) -> Example:
     """The example of that name. Raises UsageError."""
-    import difflib
-
     every = {each.name: each for each in library()}
     if name not in every:
         close = difflib.get_close_matches(name, every, 1)

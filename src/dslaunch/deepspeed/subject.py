@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,8 +185,6 @@ class Subject:
 
     def rename(self, path: Path, name: str) -> tuple[Edit, ...]:
         """The edit that gives a key another name; none if that name is there already."""
-        import json
-
         if (*path[:-1], name) in self.document.spans:
             return ()
         span = self.document.span(path)
@@ -192,8 +192,6 @@ class Subject:
 
     def rewrite(self, path: Path, value: Any) -> tuple[Edit, ...]:
         """The edit that gives a key another value."""
-        import json
-
         span = self.document.span(path)
         return (Edit(span.start, span.end, json.dumps(value)),)
 
@@ -203,8 +201,6 @@ class Subject:
         None where the name is there already, or where it is not certain what belongs to the key,
         as with a comment beside it.
         """
-        import json
-
         text, section = self.document.text, self.document.span(path[:-1])
         cut = self._cut(path)
         if cut is None or len(path) != 2 or path[1:] in self.document.spans:
@@ -227,8 +223,6 @@ class Subject:
 
     def _shifted(self, path: Path, line: str) -> str:
         """A value as it is written, its lines moved to another depth."""
-        import textwrap
-
         text, span = self.document.text, self.document.span(path)
         whole = textwrap.dedent(_line_start(text, span.key) + text[span.start : span.end])
         return textwrap.indent(whole, line).strip()

@@ -7,6 +7,7 @@ than JSON, `Document.loose` says so, place by place.
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -24,9 +25,17 @@ WHOLE = 1e10
 """Below it, `hjson` makes a whole number of one that is written as 5e8 or 2.0."""
 
 Kind = Literal[
-    "comment", "trailing comma", "missing comma", "unquoted key", "unquoted text",
-    "single quotes", "multi-line text", "missing braces", "number", "control character",
-]  # fmt: skip
+    "comment",
+    "trailing comma",
+    "missing comma",
+    "unquoted key",
+    "unquoted text",
+    "single quotes",
+    "multi-line text",
+    "missing braces",
+    "number",
+    "control character",
+]
 
 _WHITE = " \t\n\r"
 _PUNCTUATION = "{}[],:"
@@ -235,8 +244,6 @@ class _Reader:
         return key
 
     def _in_quotes(self, start: int, end: int) -> tuple[Edit, ...]:
-        import json
-
         return (Edit(start, end, json.dumps(self._text[start:end], ensure_ascii=False)),)
 
     def _quoted(self) -> str:
@@ -261,8 +268,6 @@ class _Reader:
         return value
 
     def _single(self, start: int, value: str) -> None:
-        import json
-
         mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
         self._note("single quotes", start, mended)
 
@@ -295,8 +300,6 @@ class _Reader:
         while self._here() == "'":  # the last three of more quotes are the end
             self._at += 1
         value = _unindented(self._text, start, self._at - 3)
-        import json
-
         mended = Edit(start, self._at, json.dumps(value, ensure_ascii=False))
         self._note("multi-line text", start, mended)
         return value

@@ -24,9 +24,15 @@ _PLAIN: dict[str, Any] = {
     "python": type,
 }
 _OF_PYTHON: dict[str, Any] = {
-    "bool": bool, "int": int, "float": (int, float), "str": str, "path": str, "null": type(None),
-    "list": list, "object": dict,
-}  # fmt: skip
+    "bool": bool,
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "path": str,
+    "null": type(None),
+    "list": list,
+    "object": dict,
+}
 
 
 def taken(key: Key, value: Any) -> bool:

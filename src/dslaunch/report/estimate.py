@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dslaunch.deepspeed.activations import COMPARED
+from dslaunch.deepspeed.activations import compared
 from dslaunch.deepspeed.communication import Collective
 from dslaunch.deepspeed.estimate import GIVEN_BY, Question, Recommendation, Row
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
@@ -168,7 +168,7 @@ def notes(question: Question, rows: Sequence[Row]) -> list[str]:
             f"{batch.attention} attention, no dropout."
         )
         family = question.sized.family
-        if family and family not in COMPARED:
+        if family and not compared(family):
             said.append(
                 f"Activations of {family} models are approximate: they were not compared with "
                 "what a training keeps."

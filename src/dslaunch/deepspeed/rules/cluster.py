@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.hardware import (
     BY_PCIE,
     NO_BF16,
@@ -179,8 +180,6 @@ def _quantised(subject: Subject) -> Iterator[Remark]:
 
 
 def _hosts(nodes: list[NodeHardware]) -> str:
-    from dslaunch.cluster.nodeset import fold
-
     return fold([node.host for node in nodes])
 
 

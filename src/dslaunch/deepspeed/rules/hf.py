@@ -23,9 +23,13 @@ MATCHED = (
 )
 """Which key has to say the same as which argument."""
 OTHERS_MATCHED = (
-    "train_batch_size", "optimizer.params.betas", "fp16.enabled", "bf16.enabled",
-    "scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps",
-)  # fmt: skip
+    "train_batch_size",
+    "optimizer.params.betas",
+    "fp16.enabled",
+    "bf16.enabled",
+    "scheduler.params.total_num_steps",
+    "scheduler.params.warmup_num_steps",
+)
 """Keys that are compared with what follows from several arguments."""
 SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 """What the Trainer's schedulers are called in DeepSpeed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dslaunch.deepspeed import other_programs, schema
 from dslaunch.deepspeed.other_programs import KeyAdvice
-from dslaunch.deepspeed.schema import Key
+from dslaunch.deepspeed.schema import Key, by_hand
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.deepspeed.text import Path, path_text
 from dslaunch.lint import Edit, Level, Remark
@@ -19,39 +19,16 @@ LONGEST = 100
 """Characters of a key that is compared with others."""
 SAME = 0.9
 """From here on the one is certainly meant for the other."""
-SUCCESSORS = {
-    "aio.thread_count": "intra_op_parallelism",
-    "bf16.check_overflow": "check_grad_overflow",
-    "activation_checkpointing.partitioned_activations": "partition_activations",
-}
-"""Names that DeepSpeed's own documentation or comments have, and its code does not."""
-GONE = {
-    "zero_optimization.grad_hooks": "documented (config-json.md), but no version's code has it",
-    "autotuning.start_step": "in a comment only; the keys are start_profile_step and "
-    "end_profile_step",
-    "autotuning.end_step": "in a comment only; the keys are start_profile_step and "
-    "end_profile_step",
-}
 WORD = 0.5
 """From here on, two words of names are taken for one that is misspelt."""
 MANY = 4
 """From here on, unknown keys with the same advice are one remark."""
 LISTED = 8
 """Of those, so many are named."""
-PRIVATE = (
-    "optimizer.params.", "scheduler.params.", "data_efficiency.", "compression_training.",
-    "autotuning.", "curriculum_learning.", "elasticity.", "sparse_attention.", "hybrid_engine.",
-)  # fmt: skip
-"""Sections whose keys have names that other programs use for other things."""
 REMARKS = ("_", "$", "#", "//", "comment")
 """How names begin that people use for remarks in JSON."""
 CHECKED = "pydantic's `extra=forbid` (DeepSpeed, runtime/config_utils.py)"
 UNCHECKED = "DeepSpeed reads this section key by key and never looks at the others"
-REPLACEMENTS = {
-    "amp": "fp16, bf16 or torch_autocast",
-    "curriculum_learning": "data_efficiency.data_sampling.curriculum_learning",
-    "elasticity": "the three batch keys, set directly",
-}
 
 
 def unknown(subject: Subject) -> Iterator[Remark]:
@@ -127,7 +104,7 @@ def _closed(subject: Subject, path: Path) -> bool:
 
 
 def _removed(subject: Subject, path: Path) -> Remark:
-    successor = REPLACEMENTS.get(path_text(path))
+    successor = by_hand("unknown_keys")["replacements"].get(path_text(path))
     fix = f"use {successor}" if successor else "take it out"
     older = [v for v in schema.versions() if _known_in(v, path)]
     until = f"; {older[-1]} still had it" if older else ""
@@ -146,7 +123,7 @@ def _unknown(subject: Subject, path: Path) -> Remark:
     meant = _meant(subject, path)
     elsewhere = [v for v in schema.versions() if _known_in(v, path)]
     where = f" ({subject.version} does not know it; {elsewhere[-1]} does)" if elsewhere else ""
-    note = GONE.get(path_text(path))
+    note = by_hand("unknown_keys")["notes"].get(path_text(path))
     about = f": {note}" if note else ""
     if _stops(subject, path):
         message = (
@@ -187,7 +164,7 @@ def _meant(subject: Subject, path: Path) -> Meant | None:
     """What was meant by an unknown key: known names of other programs before similar letters."""
     name = str(path[-1])
     section = subject.table.general(path[:-1]) or ""
-    successor = SUCCESSORS.get(path_text(path))
+    successor = by_hand("unknown_keys")["successors"].get(path_text(path))
     if successor:
         return Meant(f"the key is {successor}", subject.rename(path, successor))
     names = [n for n in subject.table.names(section) if not n.startswith(("<", "["))]
@@ -225,10 +202,11 @@ def _advised(subject: Subject, path: Path, known: KeyAdvice, section: str) -> Me
 def _elsewhere(subject: Subject, path: Path) -> Meant | None:
     """The one section that has a key of this name."""
     name = path[-1]
+    private = tuple(by_hand("unknown_keys")["private_sections"])
     places = [
         key.path
         for key in subject.table.keys.values()
-        if key.name == name and key.type != "removed" and not key.path.startswith(PRIVATE)
+        if key.name == name and key.type != "removed" and not key.path.startswith(private)
     ]
     if len(places) != 1:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from dslaunch.deepspeed import other_programs
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.rules.types import shown
-from dslaunch.deepspeed.schema import by_hand
+from dslaunch.deepspeed.schema import by_hand, number
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
@@ -266,8 +266,6 @@ def _arguments(
 
 
 def _warm_up(subject: Subject, params: dict[str, Any]) -> Iterator[Remark]:
-    from dslaunch.deepspeed.schema import number
-
     path, steps = "scheduler.params.warmup_num_steps", params.get("warmup_num_steps")
     if steps is None or steps == "auto":
         return

@@ -9,9 +9,15 @@ from dslaunch.lint import Remark
 
 CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
 SHORT = {
-    "fp16": "fp16", "float16": "fp16", "half": "fp16", "bf16": "bf16", "bfloat16": "bf16",
-    "fp32": "fp32", "float32": "fp32", "float": "fp32",
-}  # fmt: skip
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp32": "fp32",
+    "float32": "fp32",
+    "float": "fp32",
+}
 PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
 
 
@@ -148,6 +154,11 @@ NAMES = (
     "param-dtype",
 )
 RULES = (
-    parameters, both, dynamic_scale, master_weights, reduced_in_bf16, accumulated_in_bf16,
+    parameters,
+    both,
+    dynamic_scale,
+    master_weights,
+    reduced_in_bf16,
+    accumulated_in_bf16,
     pretrained,
-)  # fmt: skip
+)

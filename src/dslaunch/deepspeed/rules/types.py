@@ -31,9 +31,20 @@ MEANT = {
 }
 """What is meant by a value, where that is not the one that looks alike."""
 SWITCHED = (
-    "fp16", "bf16", "amp", "torch_autocast", "flops_profiler", "tensorboard", "wandb",
-    "csv_monitor", "comet", "comms_logger", "autotuning", "elasticity", "hybrid_engine",
-)  # fmt: skip
+    "fp16",
+    "bf16",
+    "amp",
+    "torch_autocast",
+    "flops_profiler",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "comet",
+    "comms_logger",
+    "autotuning",
+    "elasticity",
+    "hybrid_engine",
+)
 """Sections that have `enabled`."""
 
 
@@ -198,10 +209,16 @@ def expected(key: Key) -> str:
     if key.choices and "list" not in key.type:
         return "one of " + ", ".join(str(choice) for choice in key.choices)
     names = {
-        "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text",
-        "object": "an object", "null": "null", "path": "a path", "any": "anything",
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "text",
+        "object": "an object",
+        "null": "null",
+        "path": "a path",
+        "any": "anything",
         "python": "nothing: only Python code can set it",
-    }  # fmt: skip
+    }
     words = [names.get(kind, f"a {kind}") for kind in key.types]
     bounds = values.bounds_text(key)
     return " or ".join(words) + (f", {bounds}" if bounds else "")
