@@ -553,7 +553,7 @@ def estimate(
     from dslaunch.deepspeed.communication import Bandwidth
     from dslaunch.deepspeed.estimate import Limits, Question, recommend
     from dslaunch.deepspeed.estimate import estimate as rows_of
-    from dslaunch.deepspeed.memory import Machines, Settings
+    from dslaunch.deepspeed.memory import Machines, MemorySettings
     from dslaunch.run.hardware import Hardware
 
     if buffer_factor > MOST_FACTOR:
@@ -569,7 +569,7 @@ def estimate(
         nvme=nvme or known.nvme,
         headroom=headroom,
     )
-    settings = Settings(
+    settings = MemorySettings(
         width=4 if precision == "fp32" else 2,
         reduce_bucket=reduce_bucket,
         factor=buffer_factor,
