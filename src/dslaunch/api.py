@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from dslaunch.cluster.model import Allocation, Cluster
-    from dslaunch.deepspeed.estimate import Question, Recommendation, Row
+    from dslaunch.deepspeed.estimate import EstimateInput, Recommendation, Row
     from dslaunch.deepspeed.model_size import Sized
     from dslaunch.launch.job import Job
     from dslaunch.launch.plan import Decided, Plan
@@ -514,7 +514,7 @@ def lint_config(
 class Estimate:
     """What a training needs."""
 
-    question: Question
+    question: EstimateInput
     """What was asked: the model, the nodes, the config."""
     rows: tuple[Row, ...]
     """All ways to train, fastest first, with what each needs."""
@@ -551,7 +551,7 @@ def estimate(
     """
     from dslaunch.deepspeed.activations import Batch
     from dslaunch.deepspeed.communication import Bandwidth
-    from dslaunch.deepspeed.estimate import Limits, Question, recommend
+    from dslaunch.deepspeed.estimate import EstimateInput, Limits, recommend
     from dslaunch.deepspeed.estimate import estimate as rows_of
     from dslaunch.deepspeed.memory import Machines, MemorySettings
     from dslaunch.run.hardware import Hardware
@@ -574,7 +574,7 @@ def estimate(
         reduce_bucket=reduce_bucket,
         factor=buffer_factor,
     )
-    question = Question(
+    question = EstimateInput(
         sized=_sized(model, params, largest_layer, meta=meta),
         machines=machines,
         settings=settings,
