@@ -549,7 +549,7 @@ def estimate(
     The model is a file, or `params` with `largest_layer`. Sizes are bytes, rates bytes per second.
     Raises UsageError, ConfigError.
     """
-    from dslaunch.deepspeed.activations import Batch
+    from dslaunch.deepspeed.activations import MicroBatch
     from dslaunch.deepspeed.communication import Bandwidth
     from dslaunch.deepspeed.estimate import EstimateInput, Limits, recommend
     from dslaunch.deepspeed.estimate import estimate as rows_of
@@ -579,7 +579,7 @@ def estimate(
         machines=machines,
         settings=settings,
         limits=limits,
-        batch=Batch(micro_batch, sequence, attention),
+        batch=MicroBatch(micro_batch, sequence, attention),
         accumulation=accumulation,
         bandwidth=Bandwidth(bandwidth or known.network, gpu_bandwidth),
     )
