@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.arguments import Arguments
     from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.hardware import NodeHardware
-    from dslaunch.deepspeed.text import Document
+    from dslaunch.deepspeed.text import ConfigDocument
 
 ROUNDS = 5
 """How often a text is mended, since mending one thing can show another."""
@@ -70,7 +70,7 @@ def _reader(name: str | None) -> Reader | None:
     return None
 
 
-def _subject(document: Document, reader: Reader, context: LintContext) -> Subject:
+def _subject(document: ConfigDocument, reader: Reader, context: LintContext) -> Subject:
     from dslaunch.deepspeed.arguments import read as read_arguments
     from dslaunch.deepspeed.schema import table
 
@@ -88,7 +88,7 @@ def _subject(document: Document, reader: Reader, context: LintContext) -> Subjec
     )
 
 
-def _parallelism(document: Document, context: LintContext) -> Parallelism | None:
+def _parallelism(document: ConfigDocument, context: LintContext) -> Parallelism | None:
     """Return how the ranks divide the work, by the context and the config."""
     from dslaunch.deepspeed.batch import parallelism
 
