@@ -25,8 +25,8 @@ from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.flow import NodeFlow, each
 
 if TYPE_CHECKING:
+    from dslaunch.topology.layout import Near
     from dslaunch.topology.model import Topology
-    from dslaunch.topology.shape import Near
 
 
 SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmanager"]}, 10)
@@ -209,7 +209,7 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
 
 
 def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.shape import summary
+    from dslaunch.topology.layout import summary
 
     known = wiring.topology(a)
     if known.status == "none":
@@ -235,7 +235,7 @@ def _usual(known: Topology) -> str:
 
 
 def _topo_nic_affinity(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.shape import nearest, usable
+    from dslaunch.topology.layout import nearest, usable
 
     known = wiring.topology(a)
     if known.status == "none":
