@@ -30,7 +30,7 @@ from dslaunch.run.source import Source
 from dslaunch.transport.wire import LostError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.in_code import NamedConfig
+    from dslaunch.deepspeed.named_configs import NamedConfig
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for one round of questions; a node that takes longer has a hung disk or driver."""
