@@ -192,8 +192,8 @@ def diff(
     from dataclasses import asdict
 
     from dslaunch.deepspeed.compare import differences
+    from dslaunch.deepspeed.config_text import parse
     from dslaunch.deepspeed.schema import table
-    from dslaunch.deepspeed.text import parse
 
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))

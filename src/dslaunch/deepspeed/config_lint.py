@@ -15,8 +15,8 @@ from dslaunch.lint import Screened, mended
 if TYPE_CHECKING:
     from dslaunch.deepspeed.arguments import Arguments
     from dslaunch.deepspeed.batch import Parallelism
+    from dslaunch.deepspeed.config_text import ConfigDocument
     from dslaunch.deepspeed.hardware import NodeHardware
-    from dslaunch.deepspeed.text import ConfigDocument
 
 ROUNDS = 5
 """How often a text is mended, since mending one thing can show another."""

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.deepspeed import text as reader
-from dslaunch.deepspeed.text import path_text
+from dslaunch.deepspeed import config_text as reader
+from dslaunch.deepspeed.config_text import path_text
 from dslaunch.errors import ConfigError, Problem
 from dslaunch.terminal import shortened
 
