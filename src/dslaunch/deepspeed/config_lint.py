@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.lint import read, unreadable, verdict
-from dslaunch.deepspeed.subject import READERS, Reader, Subject
+from dslaunch.deepspeed.linted_config import READERS, LintedConfig, Reader
 from dslaunch.errors import ConfigError, UsageError
 from dslaunch.lint import Screened, mended
 
@@ -70,13 +70,13 @@ def _reader(name: str | None) -> Reader | None:
     return None
 
 
-def _subject(document: ConfigDocument, reader: Reader, context: LintContext) -> Subject:
+def _subject(document: ConfigDocument, reader: Reader, context: LintContext) -> LintedConfig:
     from dslaunch.deepspeed.arguments import read as read_arguments
     from dslaunch.deepspeed.schema import table
 
     words = context.script_args
     arguments = None if words is None else read_arguments(words)
-    return Subject(
+    return LintedConfig(
         document,
         table(context.version),
         reader=reader,
