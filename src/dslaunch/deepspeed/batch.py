@@ -1,4 +1,4 @@
-"""Batch arithmetic: what DeepSpeed makes of its three batch keys. Pure.
+"""Arithmetic of batch sizes: what DeepSpeed makes of its three batch keys. Pure.
 
 `train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
 size`. What is not given follows from the rest; the rules and the words of the errors are those of

@@ -12,7 +12,7 @@ from dslaunch.deepspeed.memory import (
     FASTEST_FIRST,
     GIB,
     Machines,
-    Need,
+    MemoryNeed,
     Part,
     Settings,
     Strategy,
@@ -61,9 +61,9 @@ class Row:
     """One way to train."""
 
     strategy: Strategy
-    theirs: Need | None
+    theirs: MemoryNeed | None
     """DeepSpeed's own estimate of the model states."""
-    states: Need
+    states: MemoryNeed
     """The model states, with the faults of that mended."""
     faults: tuple[str, ...]
     parts: tuple[Part, ...]

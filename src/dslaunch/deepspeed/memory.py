@@ -80,7 +80,7 @@ does not have ZeRO-1 with offload, which is no faster than ZeRO-2 with it and ta
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """Bytes per GPU and per node."""
 
     gpu: int
@@ -100,7 +100,7 @@ class Part:
 
 def deepspeed_estimate(
     model: Model, machines: Machines, strategy: Strategy, factor: float = BUFFER_FACTOR
-) -> Need | None:
+) -> MemoryNeed | None:
     """What DeepSpeed's estimator says; None where it has none: stages 0 and 1, and NVMe.
 
     The same to the byte as `estimate_zero2_model_states_mem_needs` and
@@ -113,26 +113,28 @@ def deepspeed_estimate(
     return _zero3_estimate(model, machines, strategy, factor) if strategy.stage == 3 else None
 
 
-def _zero2_estimate(model: Model, machines: Machines, offload: bool, factor: float) -> Need:
+def _zero2_estimate(model: Model, machines: Machines, offload: bool, factor: float) -> MemoryNeed:
     total, gpus = model.params, machines.gpus
     if offload:
-        return Need(2 * total, int(total * max(4 * gpus, 16) * factor))
-    return Need(
+        return MemoryNeed(2 * total, int(total * max(4 * gpus, 16) * factor))
+    return MemoryNeed(
         2 * total + int(18 * total / gpus), int(total * 4 * machines.gpus_per_node * factor)
     )
 
 
-def _zero3_estimate(model: Model, machines: Machines, strategy: Strategy, factor: float) -> Need:
+def _zero3_estimate(
+    model: Model, machines: Machines, strategy: Strategy, factor: float
+) -> MemoryNeed:
     total, share, loading = model.params, 1 / machines.nodes, 4 * machines.gpus_per_node
     largest = 4 * model.largest_layer
     if strategy.optimizer == "gpu":
         loaded = model.largest_layer if strategy.zero_init else total
         gpu = largest + int(18 * total / machines.gpus)
-        return Need(gpu, int(loaded * 4 * machines.gpus_per_node * factor))
+        return MemoryNeed(gpu, int(loaded * 4 * machines.gpus_per_node * factor))
     per_param = (18 if strategy.params == "cpu" else 16) * share
     bound = per_param if strategy.zero_init else max(loading, per_param)
     here = 0 if strategy.params == "cpu" else int(2 * total / machines.gpus)
-    return Need(largest + here, int(total * bound * factor))
+    return MemoryNeed(largest + here, int(total * bound * factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +310,10 @@ def peak(parts: tuple[Part, ...], place: Device) -> int:
 
 def corrected(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
-) -> Need:
+) -> MemoryNeed:
     """The model states per GPU and per node, with the estimators' faults mended."""
     parts = state_parts(model, machines, strategy, settings)
-    return Need(peak(parts, "gpu"), peak(parts, "cpu"))
+    return MemoryNeed(peak(parts, "gpu"), peak(parts, "cpu"))
 
 
 FAULTS = {

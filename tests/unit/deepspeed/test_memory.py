@@ -11,8 +11,8 @@ from dslaunch.deepspeed.memory import (
     FAULTS,
     GIB,
     Machines,
+    MemoryNeed,
     Model,
-    Need,
     Settings,
     Strategy,
     bucket_parts,
@@ -94,7 +94,7 @@ def test_zero_3_has_the_16_bit_parameters_and_gradients_that_the_estimator_forge
 def test_the_step_of_a_huge_part_is_made_one_sub_group_after_the_other() -> None:
     huge = Model(100 * 10**9, 10**6)
     assert "c" in faults(huge, ONE, Strategy(3))
-    assert corrected(huge, ONE, Strategy(3)) == Need(
+    assert corrected(huge, ONE, Strategy(3)) == MemoryNeed(
         16 * huge.params + 6 * Settings().sub_group + 4 * huge.largest_layer,
         int(4 * huge.largest_layer * 1.5),
     )
