@@ -13,7 +13,7 @@ from dslaunch.deepspeed.memory import (
     GIB,
     Machines,
     MemoryNeed,
-    Part,
+    MemoryPart,
     Settings,
     Strategy,
     bucket_parts,
@@ -66,7 +66,7 @@ class Row:
     states: MemoryNeed
     """The model states, with the faults of that mended."""
     faults: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     """What states and buckets consist of."""
     buckets: int
     """Bytes per GPU of reduce buckets and of what stage 3 gathers; not all at the peak's moment."""
@@ -102,7 +102,7 @@ def _row(q: Question, strategy: Strategy) -> Row:
     acts = activations(q.sized.shape, q.batch, settings.width) if q.sized.shape else None
     # activations are largest when the backward pass begins
     full, checkpointed = (
-        peak((*parts, Part("activations", "gpu", size, "backward")), "gpu")
+        peak((*parts, MemoryPart("activations", "gpu", size, "backward")), "gpu")
         for size in ((acts.full, acts.checkpointed) if acts else (0, 0))
     )
     cpu, nvme = peak(parts, "cpu"), peak(parts, "nvme")

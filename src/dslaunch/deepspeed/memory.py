@@ -88,7 +88,7 @@ class MemoryNeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryPart:
     """Something that takes memory."""
 
     name: str
@@ -162,7 +162,7 @@ NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
 
 def state_parts(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """The model states as they are: what DeepSpeed's estimators leave out or get wrong is mended.
 
     The sizes were read in the source of 0.19.8 and measured with it; `FAULTS` says what differs.
@@ -172,79 +172,88 @@ def state_parts(
     return (*gpu, *_host_parts(model, machines, strategy, settings))
 
 
-def _step_parts(shard: float, per_group: float, width: int) -> tuple[Part, ...]:
+def _step_parts(shard: float, per_group: float, width: int) -> tuple[MemoryPart, ...]:
     """What the step adds: the gradients flattened, and in fp32 where they are not already."""
     upcast = 4 if width == 2 else 0
     return (
-        Part("gradients, flattened for the step", "gpu", width * min(shard, per_group), "step"),
-        Part("gradients in fp32", "gpu", upcast * min(shard, per_group), "step"),
+        MemoryPart(
+            "gradients, flattened for the step", "gpu", width * min(shard, per_group), "step"
+        ),
+        MemoryPart("gradients in fp32", "gpu", upcast * min(shard, per_group), "step"),
     )
 
 
 def _replicated(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """Stages 0 to 2: each GPU has all parameters."""
     total, width = model.params, settings.width
     shard = total / machines.gpus
-    params = Part("parameters", "gpu", width * total)
+    params = MemoryPart("parameters", "gpu", width * total)
     if strategy.stage == 0:
         return (params, *_unpartitioned(total, width))
     kept = total if strategy.stage == 1 else shard
     if strategy.optimizer != "gpu":
-        late = (Part("gradients", "gpu", width * total, "backward"),) if strategy.stage == 1 else ()
+        late = (
+            (MemoryPart("gradients", "gpu", width * total, "backward"),)
+            if strategy.stage == 1
+            else ()
+        )
         return (params, *late)
     return (
         params,
-        Part("master weights and Adam's moments", "gpu", 12 * shard),
-        Part("gradients", "gpu", width * kept, "backward"),
-        Part("gradients, this GPU's part", "gpu", width * shard, "step"),
+        MemoryPart("master weights and Adam's moments", "gpu", 12 * shard),
+        MemoryPart("gradients", "gpu", width * kept, "backward"),
+        MemoryPart("gradients, this GPU's part", "gpu", width * shard, "step"),
         *_step_parts(shard, shard, width),
     )
 
 
-def _unpartitioned(total: int, width: int) -> tuple[Part, ...]:
-    states = (Part("gradients", "gpu", width * total), Part("Adam's moments", "gpu", 8 * total))
+def _unpartitioned(total: int, width: int) -> tuple[MemoryPart, ...]:
+    states = (
+        MemoryPart("gradients", "gpu", width * total),
+        MemoryPart("Adam's moments", "gpu", 8 * total),
+    )
     if width == 4:
         return states
     return (
         *states,
-        Part("master weights", "gpu", 4 * total),
-        Part("gradients in fp32", "gpu", 4 * total, "step"),
+        MemoryPart("master weights", "gpu", 4 * total),
+        MemoryPart("gradients in fp32", "gpu", 4 * total, "step"),
     )
 
 
 def _partitioned(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """Stage 3."""
     width, shard = settings.width, model.params / machines.gpus
-    largest = Part("largest layer and its gradients", "gpu", 2 * width * model.largest_layer)
-    params = Part("parameters, this GPU's part", "gpu", width * shard)
+    largest = MemoryPart("largest layer and its gradients", "gpu", 2 * width * model.largest_layer)
+    params = MemoryPart("parameters, this GPU's part", "gpu", width * shard)
     if strategy.optimizer != "gpu":
         return (largest, params) if strategy.params == "gpu" else (largest,)
     return (
         largest,
         params,
-        Part("gradients, this GPU's part", "gpu", width * shard),
-        Part("master weights and Adam's moments", "gpu", 12 * shard),
+        MemoryPart("gradients, this GPU's part", "gpu", width * shard),
+        MemoryPart("master weights and Adam's moments", "gpu", 12 * shard),
         *_step_parts(shard, settings.sub_group, width),
     )
 
 
 def _host_parts(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """On the node: what is offloaded, and the model while every process loads it."""
     node = model.params / machines.nodes
     each = model.largest_layer if strategy.stage == 3 and strategy.zero_init else model.params
     loading = 4 * each * machines.gpus_per_node * settings.factor
     if strategy.stage == 3 and strategy.zero_init and strategy.optimizer != "gpu":
         loading = 0
-    parts = [Part("the model while it is loaded", "cpu", loading, "loading")]
+    parts = [MemoryPart("the model while it is loaded", "cpu", loading, "loading")]
     if strategy.optimizer == "cpu":
         size = (16 + (2 if strategy.params == "cpu" else 0)) * node * settings.factor
-        parts.append(Part("offloaded states, with DeepSpeed's factor", "cpu", size, "step"))
+        parts.append(MemoryPart("offloaded states, with DeepSpeed's factor", "cpu", size, "step"))
     if strategy.optimizer == "nvme":
         parts += _swapped(model, machines, strategy, settings)
     return tuple(parts)
@@ -252,29 +261,29 @@ def _host_parts(
 
 def _swapped(
     model: Model, machines: Machines, strategy: Strategy, settings: Settings
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """Master weights, moments and fp32 gradients on NVMe, through buffers in the CPU's memory."""
     node, each = model.params / machines.nodes, machines.gpus_per_node
     group = min(model.params / machines.gpus, settings.sub_group)
     parts = [
-        Part("offloaded optimizer", "nvme", 16 * node),
-        Part("gradients, 16 bit", "cpu", settings.width * node),
-        Part("swap buffers of the optimizer", "cpu", NVME_BUFFERS * 4 * group * each),
+        MemoryPart("offloaded optimizer", "nvme", 16 * node),
+        MemoryPart("gradients, 16 bit", "cpu", settings.width * node),
+        MemoryPart("swap buffers of the optimizer", "cpu", NVME_BUFFERS * 4 * group * each),
     ]
     if strategy.params == "nvme":
         buffers = NVME_PARAM_BUFFERS * NVME_PARAM_BUFFER * settings.width * each
         parts += [
-            Part("offloaded parameters", "nvme", settings.width * node),
-            Part("swap buffers of the parameters", "cpu", buffers),
+            MemoryPart("offloaded parameters", "nvme", settings.width * node),
+            MemoryPart("swap buffers of the parameters", "cpu", buffers),
         ]
     elif strategy.params == "cpu":
-        parts.append(Part("offloaded parameters", "cpu", settings.width * node))
+        parts.append(MemoryPart("offloaded parameters", "cpu", settings.width * node))
     return tuple(parts)
 
 
 def bucket_parts(
     model: Model, strategy: Strategy, settings: Settings = DEFAULTS
-) -> tuple[Part, ...]:
+) -> tuple[MemoryPart, ...]:
     """Buffers for communication, and what stage 3 keeps gathered.
 
     Stages 1 and 2 have one reduce bucket, or two with overlap_comm, during the backward pass;
@@ -288,19 +297,21 @@ def bucket_parts(
     if strategy.stage < 3:
         buckets = 2 if settings.overlap_comm else 1
         return (
-            Part("reduce buckets", "gpu", buckets * width * settings.reduce_bucket, "backward"),
+            MemoryPart(
+                "reduce buckets", "gpu", buckets * width * settings.reduce_bucket, "backward"
+            ),
         )
     prefetched = min(model.params, settings.prefetch_bucket)
     gathered = min(model.params, settings.max_reuse_distance + settings.prefetch_bucket)
     return (
-        Part("reduce bucket", "gpu", width * settings.reduce_bucket),
-        Part("gathered parameters", "gpu", width * gathered, "backward"),
+        MemoryPart("reduce bucket", "gpu", width * settings.reduce_bucket),
+        MemoryPart("gathered parameters", "gpu", width * gathered, "backward"),
         # one all-gather has a buffer of its own, from which the parameters are copied
-        Part("prefetch bucket", "gpu", width * prefetched, "backward"),
+        MemoryPart("prefetch bucket", "gpu", width * prefetched, "backward"),
     )
 
 
-def peak(parts: tuple[Part, ...], place: Device) -> int:
+def peak(parts: tuple[MemoryPart, ...], place: Device) -> int:
     """The most bytes that are needed there at one time."""
     here = [part for part in parts if part.place == place]
     moments = ("loading", "backward", "step")
