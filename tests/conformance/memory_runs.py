@@ -14,8 +14,8 @@ from typing import Any
 
 from dslaunch.deepspeed.memory import (
     Machines,
+    MemorySettings,
     Model,
-    Settings,
     Strategy,
     bucket_parts,
     peak,
@@ -41,7 +41,7 @@ class Case:
 
     def estimates(self, strategy: Strategy) -> tuple[float, float]:
         """Return the estimated peaks of a training step, per rank: GPU and CPU bytes."""
-        machines, settings = Machines(1, self.ranks), Settings(reduce_bucket=BUCKET)
+        machines, settings = Machines(1, self.ranks), MemorySettings(reduce_bucket=BUCKET)
         parts = (
             *state_parts(self.model, machines, strategy, settings),
             *bucket_parts(self.model, strategy, settings),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.activations import Batch
     from dslaunch.deepspeed.communication import Bandwidth
     from dslaunch.deepspeed.estimate import Limits, Question, Recommendation, Row
-    from dslaunch.deepspeed.memory import Machines, Settings
+    from dslaunch.deepspeed.memory import Machines, MemorySettings
     from dslaunch.deepspeed.model_size import Sized
 
 PRECISIONS = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -158,15 +158,15 @@ def _bandwidth(there: Site, network: str | None, inside: str | None) -> Bandwidt
     return Bandwidth(between, parse_rate(inside, "--gpu-bandwidth") if inside else None)
 
 
-def _settings(precision: str, bucket: str, factor: float) -> Settings:
-    from dslaunch.deepspeed.memory import Settings
+def _settings(precision: str, bucket: str, factor: float) -> MemorySettings:
+    from dslaunch.deepspeed.memory import MemorySettings
     from dslaunch.deepspeed.quantities import parse_count
 
     if precision not in PRECISIONS:
         raise UsageError(f"--precision: `{precision}` is none of {', '.join(PRECISIONS)}")
     if factor > MOST_FACTOR:
         raise UsageError(f"--buffer-factor: {factor:g} is more than {MOST_FACTOR}")
-    return Settings(
+    return MemorySettings(
         width=4 if precision == "fp32" else 2,
         reduce_bucket=parse_count(bucket, "--reduce-bucket-size"),
         factor=factor,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dslaunch.deepspeed.memory import DEFAULTS, Machines, Model, Settings, Strategy
+from dslaunch.deepspeed.memory import DEFAULTS, Machines, MemorySettings, Model, Strategy
 
 HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 
@@ -40,7 +40,7 @@ def collectives(
     model: Model,
     machines: Machines,
     strategy: Strategy,
-    settings: Settings = DEFAULTS,
+    settings: MemorySettings = DEFAULTS,
     accumulation: int = 1,
 ) -> tuple[Collective, ...]:
     """The collectives of one step.

@@ -14,7 +14,7 @@ from dslaunch.deepspeed.memory import (
     Machines,
     MemoryNeed,
     MemoryPart,
-    Settings,
+    MemorySettings,
     Strategy,
     bucket_parts,
     corrected,
@@ -49,7 +49,7 @@ class Question:
 
     sized: Sized
     machines: Machines
-    settings: Settings = field(default_factory=Settings)
+    settings: MemorySettings = field(default_factory=MemorySettings)
     limits: Limits = field(default_factory=Limits)
     batch: Batch = field(default_factory=Batch)
     accumulation: int = 1

@@ -138,7 +138,7 @@ def _zero3_estimate(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MemorySettings:
     """What of the config decides about memory; the defaults are DeepSpeed's (0.19.8)."""
 
     width: Literal[2, 4] = 2
@@ -153,7 +153,7 @@ class Settings:
     factor: float = BUFFER_FACTOR
 
 
-DEFAULTS = Settings()
+DEFAULTS = MemorySettings()
 NVME_BUFFERS = 4
 """offload_optimizer.buffer_count (DeepSpeed 0.19.8, zero/offload_config.py)."""
 NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
@@ -161,7 +161,7 @@ NVME_PARAM_BUFFERS, NVME_PARAM_BUFFER = 5, 100_000_000
 
 
 def state_parts(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[MemoryPart, ...]:
     """The model states as they are: what DeepSpeed's estimators leave out or get wrong is mended.
 
@@ -184,7 +184,7 @@ def _step_parts(shard: float, per_group: float, width: int) -> tuple[MemoryPart,
 
 
 def _replicated(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
     """Stages 0 to 2: each GPU has all parameters."""
     total, width = model.params, settings.width
@@ -224,7 +224,7 @@ def _unpartitioned(total: int, width: int) -> tuple[MemoryPart, ...]:
 
 
 def _partitioned(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
     """Stage 3."""
     width, shard = settings.width, model.params / machines.gpus
@@ -242,7 +242,7 @@ def _partitioned(
 
 
 def _host_parts(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
     """On the node: what is offloaded, and the model while every process loads it."""
     node = model.params / machines.nodes
@@ -260,7 +260,7 @@ def _host_parts(
 
 
 def _swapped(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings
 ) -> tuple[MemoryPart, ...]:
     """Master weights, moments and fp32 gradients on NVMe, through buffers in the CPU's memory."""
     node, each = model.params / machines.nodes, machines.gpus_per_node
@@ -282,7 +282,7 @@ def _swapped(
 
 
 def bucket_parts(
-    model: Model, strategy: Strategy, settings: Settings = DEFAULTS
+    model: Model, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[MemoryPart, ...]:
     """Buffers for communication, and what stage 3 keeps gathered.
 
@@ -320,7 +320,7 @@ def peak(parts: tuple[MemoryPart, ...], place: Device) -> int:
 
 
 def corrected(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> MemoryNeed:
     """The model states per GPU and per node, with the estimators' faults mended."""
     parts = state_parts(model, machines, strategy, settings)
@@ -339,7 +339,7 @@ FAULTS = {
 
 
 def faults(
-    model: Model, machines: Machines, strategy: Strategy, settings: Settings = DEFAULTS
+    model: Model, machines: Machines, strategy: Strategy, settings: MemorySettings = DEFAULTS
 ) -> tuple[str, ...]:
     """Which of FAULTS are in DeepSpeed's figures for this; empty where they agree with ours."""
     theirs = deepspeed_estimate(model, machines, strategy, settings.factor)

@@ -13,7 +13,7 @@ from dslaunch.deepspeed.activations import Batch, activations
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth, collectives, seconds
 from dslaunch.deepspeed.estimate import Limits, Question, by_nodes, estimate, recommend
-from dslaunch.deepspeed.memory import GB, GIB, Machines, Model, Settings, Strategy
+from dslaunch.deepspeed.memory import GB, GIB, Machines, MemorySettings, Model, Strategy
 from dslaunch.deepspeed.model_size import Sized, from_config
 from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_nodes, parse_rate
 from dslaunch.errors import UsageError
@@ -163,7 +163,7 @@ def test_traffic_is_that_of_the_papers_rings_but_for_the_all_reduce_of_stages_1_
     volumes = [sum(c.sent for c in collectives(SEVEN, PODS, Strategy(n))) for n in range(3)]
     ring = 2 * SEVEN.params * 15 / 16
     assert [v / ring for v in volumes] == pytest.approx([2, 3, 3])
-    far = Settings(max_reuse_distance=0)
+    far = MemorySettings(max_reuse_distance=0)
     assert sum(c.sent for c in collectives(SEVEN, PODS, Strategy(3), far)) / ring == pytest.approx(
         3
     )
@@ -171,7 +171,7 @@ def test_traffic_is_that_of_the_papers_rings_but_for_the_all_reduce_of_stages_1_
 
 def test_gradient_accumulation_multiplies_the_traffic_of_stages_2_and_3_alone() -> None:
     def sent(stage: int, accumulation: int) -> float:
-        moved = collectives(SEVEN, PODS, Strategy(stage), Settings(), accumulation)
+        moved = collectives(SEVEN, PODS, Strategy(stage), MemorySettings(), accumulation)
         return sum(each.sent for each in moved) / (2 * SEVEN.params * 15 / 16)
 
     assert [round(sent(stage, 4), 1) for stage in (0, 1, 2)] == [2, 3, 9]

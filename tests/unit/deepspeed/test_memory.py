@@ -12,8 +12,8 @@ from dslaunch.deepspeed.memory import (
     GIB,
     Machines,
     MemoryNeed,
+    MemorySettings,
     Model,
-    Settings,
     Strategy,
     bucket_parts,
     corrected,
@@ -95,15 +95,15 @@ def test_the_step_of_a_huge_part_is_made_one_sub_group_after_the_other() -> None
     huge = Model(100 * 10**9, 10**6)
     assert "c" in faults(huge, ONE, Strategy(3))
     assert corrected(huge, ONE, Strategy(3)) == MemoryNeed(
-        16 * huge.params + 6 * Settings().sub_group + 4 * huge.largest_layer,
+        16 * huge.params + 6 * MemorySettings().sub_group + 4 * huge.largest_layer,
         int(4 * huge.largest_layer * 1.5),
     )
 
 
 def test_full_precision_needs_no_upcast_gradients() -> None:
-    half, full = (corrected(T0_3B, ONE, Strategy(2), Settings(width=w)).gpu for w in (2, 4))
+    half, full = (corrected(T0_3B, ONE, Strategy(2), MemorySettings(width=w)).gpu for w in (2, 4))
     assert (half, full) == (22 * T0_3B.params, 24 * T0_3B.params)
-    assert faults(T0_3B, ONE, Strategy(2), Settings(width=4)) == ("e",)
+    assert faults(T0_3B, ONE, Strategy(2), MemorySettings(width=4)) == ("e",)
 
 
 @given(MODELS, MACHINES)
@@ -117,17 +117,19 @@ def test_each_stage_needs_no_more_of_a_gpu_than_the_one_before(
 
 def test_a_small_model_is_whole_on_every_gpu_under_stage_3() -> None:
     small = Model(67_108_864, 4_194_304)
-    settings = Settings(reduce_bucket=1_000_000)
+    settings = MemorySettings(reduce_bucket=1_000_000)
     assert peak(bucket_parts(small, Strategy(3), settings), "gpu") == 2 * (
         10**6 + small.params + 5 * 10**7
     )
-    bounded = Settings(reduce_bucket=10**6, max_reuse_distance=6 * 10**7, prefetch_bucket=10**6)
+    bounded = MemorySettings(
+        reduce_bucket=10**6, max_reuse_distance=6 * 10**7, prefetch_bucket=10**6
+    )
     assert peak(bucket_parts(small, Strategy(3), bounded), "gpu") == 2 * (10**6 + 62 * 10**6)
 
 
 def test_overlapping_communication_takes_a_second_bucket_in_stage_2() -> None:
     one, two = (
-        peak(bucket_parts(T0_3B, Strategy(2), Settings(overlap_comm=overlap)), "gpu")
+        peak(bucket_parts(T0_3B, Strategy(2), MemorySettings(overlap_comm=overlap)), "gpu")
         for overlap in (False, True)
     )
     assert (one, two) == (10**9, 2 * 10**9)
