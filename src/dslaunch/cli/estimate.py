@@ -14,7 +14,7 @@ from dslaunch.errors import UsageError
 if TYPE_CHECKING:
     from dslaunch.deepspeed.activations import Batch
     from dslaunch.deepspeed.communication import Bandwidth
-    from dslaunch.deepspeed.estimate import Limits, Question, Recommendation, Row
+    from dslaunch.deepspeed.estimate import EstimateInput, Limits, Recommendation, Row
     from dslaunch.deepspeed.memory import Machines, MemorySettings
     from dslaunch.deepspeed.model_size import Sized
 
@@ -57,10 +57,10 @@ def estimate(
 
     Example: dslaunch estimate --params 7e9 --largest-layer 131e6 --nodes 2 --gpus-per-node 8
     """
-    from dslaunch.deepspeed.estimate import Question
+    from dslaunch.deepspeed.estimate import EstimateInput
 
     there = _there(cluster, facts, nodes, gpus_per_node)
-    question = Question(
+    question = EstimateInput(
         _sized(model, params, largest_layer, meta=meta),
         _machines(there, nodes, gpus_per_node),
         _settings(precision, bucket, factor),
@@ -173,7 +173,7 @@ def _settings(precision: str, bucket: str, factor: float) -> MemorySettings:
     )
 
 
-def _tell(question: Question, at_nodes: str | None, wanted: Wanted) -> None:
+def _tell(question: EstimateInput, at_nodes: str | None, wanted: Wanted) -> None:
     import json as jsonlib
 
     from dslaunch.deepspeed.estimate import by_nodes, recommend
@@ -194,7 +194,7 @@ def _tell(question: Question, at_nodes: str | None, wanted: Wanted) -> None:
 
 
 def _write_files(
-    question: Question, rows: tuple[Row, ...], advice: Recommendation, wanted: Wanted
+    question: EstimateInput, rows: tuple[Row, ...], advice: Recommendation, wanted: Wanted
 ) -> None:
     from dslaunch.report import estimate_svg
 

@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EstimateInput:
     """Everything that an estimate depends on."""
 
     sized: Sized
@@ -83,18 +83,18 @@ class Row:
     """What must be given to learn whether it fits: `gpu`, `cpu`, `nvme`."""
 
 
-def estimate(question: Question) -> tuple[Row, ...]:
+def estimate(question: EstimateInput) -> tuple[Row, ...]:
     """All ways to train, fastest first."""
     return tuple(_row(question, strategy) for strategy in FASTEST_FIRST)
 
 
-def by_nodes(question: Question, counts: Sequence[int]) -> dict[int, tuple[Row, ...]]:
+def by_nodes(question: EstimateInput, counts: Sequence[int]) -> dict[int, tuple[Row, ...]]:
     """The same on other numbers of such nodes."""
     gpus = question.machines.gpus_per_node
     return {n: estimate(replace(question, machines=Machines(n, gpus))) for n in counts}
 
 
-def _row(q: Question, strategy: Strategy) -> Row:
+def _row(q: EstimateInput, strategy: Strategy) -> Row:
     model, machines, settings = q.sized.model, q.machines, q.settings
     states = state_parts(model, machines, strategy, settings)
     buckets = bucket_parts(model, strategy, settings)
@@ -167,7 +167,7 @@ class Recommendation:
     """Nothing fits: the largest micro-batch that would."""
 
 
-def recommend(question: Question, rows: Sequence[Row]) -> Recommendation:
+def recommend(question: EstimateInput, rows: Sequence[Row]) -> Recommendation:
     """The fastest that fits, with the reason; or what would make something fit.
 
     Among ZeRO-0 to 2 on the GPU, activation checkpointing, which computes a third more, comes
@@ -200,12 +200,12 @@ def _fitting(rows: Sequence[Row]) -> list[Row]:
     return [*(r for r in resident if r.fits == "yes"), *(r for r in rows if r.fits in good)]
 
 
-def _with_micro(question: Question, micro: int) -> list[Row]:
+def _with_micro(question: EstimateInput, micro: int) -> list[Row]:
     batch = replace(question.batch, micro=micro)
     return _fitting(estimate(replace(question, batch=batch)))
 
 
-def _smaller_batch(question: Question) -> int | None:
+def _smaller_batch(question: EstimateInput) -> int | None:
     """Return the largest smaller micro-batch with which something fits; None: there is none."""
     if question.sized.shape is None or not _with_micro(question, 1):
         return None
@@ -219,7 +219,7 @@ def _smaller_batch(question: Question) -> int | None:
     return fits if fits < question.batch.micro else None
 
 
-def _reason(question: Question, rows: Sequence[Row], row: Row) -> str:
+def _reason(question: EstimateInput, rows: Sequence[Row], row: Row) -> str:
     need = row.gpu_checkpointed if row.fits == "checkpointing" else row.gpu
     faster = [each for each in rows[: rows.index(row)] if each.fits == "no"]
     why = f"; {_shortage(question.limits, faster[-1])}" if faster else ""
@@ -238,7 +238,7 @@ def _shortage(limits: Limits, row: Row) -> str:
     return f"{row.strategy} needs {row.nvme / GIB:.1f} GiB of NVMe on each node"
 
 
-def _what_would_fit(question: Question, rows: Sequence[Row], micro: int | None) -> str:
+def _what_would_fit(question: EstimateInput, rows: Sequence[Row], micro: int | None) -> str:
     """Name a smaller micro-batch and a number of nodes, where one of them is enough."""
     size = question.batch.micro
     asked = f" with micro-batch {size}" if question.sized.shape is not None else ""
@@ -257,7 +257,7 @@ def _what_would_fit(question: Question, rows: Sequence[Row], micro: int | None) 
     return f"nothing fits{asked}, on no number of such nodes; {shortage}"
 
 
-def _more_nodes(question: Question) -> list[str]:
+def _more_nodes(question: EstimateInput) -> list[str]:
     nodes = question.machines.nodes * 2
     while nodes <= MOST_NODES:
         more = replace(question, machines=Machines(nodes, question.machines.gpus_per_node))

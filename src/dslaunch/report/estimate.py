@@ -12,7 +12,7 @@ from typing import Any
 
 from dslaunch.deepspeed.activations import compared
 from dslaunch.deepspeed.communication import Collective
-from dslaunch.deepspeed.estimate import GIVEN_BY, Question, Recommendation, Row
+from dslaunch.deepspeed.estimate import GIVEN_BY, EstimateInput, Recommendation, Row
 from dslaunch.deepspeed.memory import FAULTS, GIB, Strategy
 from dslaunch.plural import counted
 
@@ -25,7 +25,7 @@ PLACES = {"gpu": "-", "cpu": "cpu", "nvme": "nvme"}
 
 
 def text(
-    question: Question, rows: Sequence[Row], advice: Recommendation, width: int | None = None
+    question: EstimateInput, rows: Sequence[Row], advice: Recommendation, width: int | None = None
 ) -> str:
     """The tables, what their letters mean, and the recommendation last."""
     fit = width or WIDTH
@@ -70,7 +70,7 @@ def _mark(row: Row) -> str:
     return {"yes": "*", "checkpointing": "c"}.get(row.fits, " ")
 
 
-def heading(question: Question) -> str:
+def heading(question: EstimateInput) -> str:
     """What was asked, in one line or two."""
     model, machines = question.sized.model, question.machines
     width = "16-bit" if question.settings.width == 2 else "fp32"
@@ -138,7 +138,7 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.2f}"
 
 
-def notes(question: Question, rows: Sequence[Row]) -> list[str]:
+def notes(question: EstimateInput, rows: Sequence[Row]) -> list[str]:
     """What the columns and letters mean, and what was assumed."""
     said = [
         "DSPEED: DeepSpeed's own estimate of the model states, where it has one. STATES: the same "
@@ -201,7 +201,7 @@ def _collectives(moved: Sequence[Collective]) -> str:
     )
 
 
-def _about_traffic(question: Question) -> str:
+def _about_traffic(question: EstimateInput) -> str:
     if question.bandwidth.network or question.bandwidth.inside:
         return "SECONDS: at the stated bandwidth, with nothing hidden behind computing."
     return "Say --bandwidth (of a node's network) to learn how long that takes."
@@ -214,7 +214,7 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def as_data(
-    question: Question, rows: Sequence[Row], advice: Recommendation, grid: Grid | None = None
+    question: EstimateInput, rows: Sequence[Row], advice: Recommendation, grid: Grid | None = None
 ) -> dict[str, Any]:
     """The same for programs; sizes in bytes, times in seconds."""
     chosen = None

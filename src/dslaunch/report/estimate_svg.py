@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from dslaunch.deepspeed.estimate import Question, Recommendation, Row
+from dslaunch.deepspeed.estimate import EstimateInput, Recommendation, Row
 from dslaunch.deepspeed.memory import GIB
 from dslaunch.report.estimate import heading, text, total
 from dslaunch.report.markup import escaped
@@ -42,7 +42,7 @@ _LINES = (
 )
 
 
-def chart(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
+def chart(question: EstimateInput, rows: Sequence[Row], advice: Recommendation) -> str:
     """Draw it as SVG text, to stand in a page or in a file of its own."""
     limit = question.limits.gpu or 0
     longest = max([*(total(row) for row in rows), limit, 1])
@@ -130,7 +130,7 @@ def _text(x: float, y: float, words: str, kind: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}"{marked}>{escaped(words)}</text>'
 
 
-def page(question: Question, rows: Sequence[Row], advice: Recommendation) -> str:
+def page(question: EstimateInput, rows: Sequence[Row], advice: Recommendation) -> str:
     """An HTML page with the chart and the tables."""
     title = escaped(heading(question).splitlines()[0])
     return (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed.activations import Batch, activations
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth, collectives, seconds
-from dslaunch.deepspeed.estimate import Limits, Question, by_nodes, estimate, recommend
+from dslaunch.deepspeed.estimate import EstimateInput, Limits, by_nodes, estimate, recommend
 from dslaunch.deepspeed.memory import GB, GIB, Machines, MemorySettings, Model, Strategy
 from dslaunch.deepspeed.model_size import Sized, from_config
 from dslaunch.deepspeed.quantities import parse_bytes, parse_count, parse_nodes, parse_rate
@@ -24,8 +24,10 @@ LLAMA = Shape(32, 4096, 32, 32, 128, 11008, 32000, gated=True, rms=True)
 ROOM = Limits(80 * GB, 1000 * GB)
 
 
-def question(limits: Limits, shape: Shape | None = None, machines: Machines = PODS) -> Question:
-    return Question(Sized(SEVEN, "", shape), machines, limits=limits)
+def question(
+    limits: Limits, shape: Shape | None = None, machines: Machines = PODS
+) -> EstimateInput:
+    return EstimateInput(Sized(SEVEN, "", shape), machines, limits=limits)
 
 
 def test_the_fastest_that_fits_is_recommended_with_the_reason() -> None:
@@ -79,11 +81,11 @@ def test_checkpointing_comes_before_offload_and_after_the_stages_without_it() ->
 
 
 def test_where_nothing_fits_the_number_of_nodes_that_would_do_is_said() -> None:
-    big = Question(Sized(Model(10**12, 10**9), ""), PODS, limits=ROOM)
+    big = EstimateInput(Sized(Model(10**12, 10**9), ""), PODS, limits=ROOM)
     assert recommend(big, estimate(big)).text == (
         "nothing fits; ZeRO-3, optimizer on CPU would on 32 nodes like these"
     )
-    layer = Question(Sized(Model(10**12, 10**11), ""), PODS, limits=ROOM)
+    layer = EstimateInput(Sized(Model(10**12, 10**11), ""), PODS, limits=ROOM)
     assert "on no number of such nodes" in recommend(layer, estimate(layer)).text
 
 
@@ -231,7 +233,7 @@ def test_more_nodes_never_need_more_of_a_gpu() -> None:
 @given(st.integers(1, 40), st.integers(1, 16), st.integers(8, 12))
 def test_any_question_has_an_answer(nodes: int, gpus: int, size: int) -> None:
     model = Model(10**size, 10 ** (size - 2))
-    asked = Question(Sized(model, ""), Machines(nodes, gpus), limits=ROOM)
+    asked = EstimateInput(Sized(model, ""), Machines(nodes, gpus), limits=ROOM)
     rows = estimate(asked)
     advice = recommend(asked, rows)
     assert advice.text

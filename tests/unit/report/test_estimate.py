@@ -10,7 +10,7 @@ import pytest
 
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth
-from dslaunch.deepspeed.estimate import Limits, Question, by_nodes, estimate, recommend
+from dslaunch.deepspeed.estimate import EstimateInput, Limits, by_nodes, estimate, recommend
 from dslaunch.deepspeed.memory import GB, Machines, Model
 from dslaunch.deepspeed.model_size import Sized
 from dslaunch.report import estimate as report
@@ -18,13 +18,13 @@ from dslaunch.report import estimate_svg
 
 Golden = Callable[[str, str], None]
 SHAPE = Shape(32, 4096, 32, 32, 128, 11008, 32000, gated=True, rms=True)
-PLAIN = Question(
+PLAIN = EstimateInput(
     Sized(Model(7 * 10**9, 65 * 10**6), "--params"),
     Machines(2, 8),
     limits=Limits(80 * GB, 1000 * GB),
     bandwidth=Bandwidth(12.5e9, 450e9),
 )
-SHAPED = Question(
+SHAPED = EstimateInput(
     Sized(Model(6_738_415_616, 131_072_000), "config.json", SHAPE),
     Machines(1, 8),
     limits=Limits(24 * GB, 512 * GB, 4000 * GB),
@@ -32,7 +32,7 @@ SHAPED = Question(
 )
 
 
-def texts(question: Question, width: int | None) -> str:
+def texts(question: EstimateInput, width: int | None) -> str:
     rows = estimate(question)
     return report.text(question, rows, recommend(question, rows), width)
 
@@ -42,13 +42,13 @@ def test_activations_that_were_never_compared_are_called_approximate(
     family: str, *, said: bool
 ) -> None:
     shape = Shape(2, 64, 4, 4, 16, 256, 512)
-    asked = Question(Sized(Model(10**6, 10**5), "", shape, family), Machines(1, 1))
+    asked = EstimateInput(Sized(Model(10**6, 10**5), "", shape, family), Machines(1, 1))
     assert any("approximate" in note for note in report.notes(asked, estimate(asked))) is said
 
 
 def test_a_model_of_which_only_the_text_is_counted_is_said_to_be_more() -> None:
     sized = Sized(Model(10**6, 10**5), "", partial=True)
-    asked = Question(sized, Machines(1, 1))
+    asked = EstimateInput(sized, Machines(1, 1))
     assert any("--meta" in note for note in report.notes(asked, estimate(asked)))
 
 
@@ -62,7 +62,7 @@ def test_the_tables_for_a_wide_terminal_and_a_known_shape(golden: Golden) -> Non
 
 @pytest.mark.parametrize("question", [PLAIN, SHAPED], ids=["plain", "shaped"])
 @pytest.mark.parametrize("width", [80, 110, 150])
-def test_no_line_is_longer_than_the_terminal(question: Question, width: int) -> None:
+def test_no_line_is_longer_than_the_terminal(question: EstimateInput, width: int) -> None:
     assert max(map(len, texts(question, width).splitlines())) <= width
 
 
@@ -84,7 +84,7 @@ def test_the_data_are_plain_json_with_every_way_to_train() -> None:
 
 
 @pytest.mark.parametrize("question", [PLAIN, SHAPED], ids=["plain", "shaped"])
-def test_the_chart_is_well_formed_and_says_in_words_what_it_draws(question: Question) -> None:
+def test_the_chart_is_well_formed_and_says_in_words_what_it_draws(question: EstimateInput) -> None:
     rows = estimate(question)
     advice = recommend(question, rows)
     root = ElementTree.fromstring(estimate_svg.chart(question, rows, advice))
