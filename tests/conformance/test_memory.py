@@ -14,7 +14,7 @@ import pytest
 from tests.conformance.memory_runs import Case
 from tests.conformance.published import PUBLISHED
 
-from dslaunch.deepspeed.activations import ERROR, Batch, layer_bytes
+from dslaunch.deepspeed.activations import ERROR, MicroBatch, layer_bytes
 from dslaunch.deepspeed.architectures import TEXT_FAMILIES
 from dslaunch.deepspeed.communication import HOPS, collectives
 from dslaunch.deepspeed.memory import (
@@ -259,7 +259,7 @@ def test_activations_of_a_layer_are_within_the_stated_error(family: str) -> None
     saved = [_saved(family, {**SHAPES[family], key: layers}) for layers in (2, 4)]
     shape = saved[0][1]
     measured = (saved[1][0] - saved[0][0]) / 2
-    assert layer_bytes(shape, Batch(2, 64)) == pytest.approx(measured, rel=ERROR)
+    assert layer_bytes(shape, MicroBatch(2, 64)) == pytest.approx(measured, rel=ERROR)
 
 
 def _saved(family: str, sizes: dict[str, Any]) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ from dslaunch.cli.site import FactsFile, Site, site
 from dslaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.activations import Batch
+    from dslaunch.deepspeed.activations import MicroBatch
     from dslaunch.deepspeed.communication import Bandwidth
     from dslaunch.deepspeed.estimate import EstimateInput, Limits, Recommendation, Row
     from dslaunch.deepspeed.memory import Machines, MemorySettings
@@ -142,12 +142,12 @@ def _limits(
     )
 
 
-def _batch(micro_batch: int, sequence: int, attention: str) -> Batch:
-    from dslaunch.deepspeed.activations import Batch
+def _batch(micro_batch: int, sequence: int, attention: str) -> MicroBatch:
+    from dslaunch.deepspeed.activations import MicroBatch
 
     if attention not in ATTENTION:
         raise UsageError(f"--attention: `{attention}` is none of {' and '.join(ATTENTION)}")
-    return Batch(micro_batch, sequence, "eager" if attention == "eager" else "sdpa")
+    return MicroBatch(micro_batch, sequence, "eager" if attention == "eager" else "sdpa")
 
 
 def _bandwidth(there: Site, network: str | None, inside: str | None) -> Bandwidth:

@@ -28,7 +28,7 @@ def compared(model_type: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """What one GPU works on at a time."""
 
     micro: int = 1
@@ -52,7 +52,7 @@ class Activations:
     """Logits and loss; in both figures above."""
 
 
-def layer_bytes(shape: Shape, batch: Batch, width: int = 2) -> int:
+def layer_bytes(shape: Shape, batch: MicroBatch, width: int = 2) -> int:
     """What one layer leaves for one micro-batch."""
     h, q = shape.hidden, shape.heads * shape.head_dim
     kv = shape.kv_heads * shape.head_dim
@@ -69,7 +69,7 @@ def layer_bytes(shape: Shape, batch: Batch, width: int = 2) -> int:
     return batch.tokens * (norms + projections + attention + inner)
 
 
-def activations(shape: Shape, batch: Batch, width: int = 2) -> Activations:
+def activations(shape: Shape, batch: MicroBatch, width: int = 2) -> Activations:
     """For one micro-batch, with and without activation checkpointing."""
     layer = layer_bytes(shape, batch, width)
     words = LOSS_WIDTHS if width == 2 else 12

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dslaunch.deepspeed.activations import Activations, Batch, activations
+from dslaunch.deepspeed.activations import Activations, MicroBatch, activations
 from dslaunch.deepspeed.communication import Bandwidth, Collective, collectives, seconds
 from dslaunch.deepspeed.memory import (
     FASTEST_FIRST,
@@ -51,7 +51,7 @@ class EstimateInput:
     machines: Machines
     settings: MemorySettings = field(default_factory=MemorySettings)
     limits: Limits = field(default_factory=Limits)
-    batch: Batch = field(default_factory=Batch)
+    batch: MicroBatch = field(default_factory=MicroBatch)
     accumulation: int = 1
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed.activations import Batch, activations
+from dslaunch.deepspeed.activations import MicroBatch, activations
 from dslaunch.deepspeed.architectures import Shape
 from dslaunch.deepspeed.communication import Bandwidth, collectives, seconds
 from dslaunch.deepspeed.estimate import EstimateInput, Limits, by_nodes, estimate, recommend
@@ -72,7 +72,7 @@ def test_nvme_is_offered_only_where_there_is_some() -> None:
 
 
 def test_checkpointing_comes_before_offload_and_after_the_stages_without_it() -> None:
-    asked = replace(question(Limits(75 * GB, 1000 * GB), LLAMA), batch=Batch(8, 2048))
+    asked = replace(question(Limits(75 * GB, 1000 * GB), LLAMA), batch=MicroBatch(8, 2048))
     rows = estimate(asked)
     assert [row.fits for row in rows[:3]] == ["no", "checkpointing", "checkpointing"]
     advice = recommend(asked, rows)
@@ -128,27 +128,27 @@ def test_the_nodes_memory_is_not_asked_for_where_nothing_is_kept_in_it() -> None
 
 
 def test_where_nothing_fits_the_largest_micro_batch_that_would_is_named() -> None:
-    asked = replace(question(ROOM, LLAMA), batch=Batch(64, 8192))
+    asked = replace(question(ROOM, LLAMA), batch=MicroBatch(64, 8192))
     advice = recommend(asked, estimate(asked))
     assert advice.outcome == "does-not-fit"
     assert advice.micro_batch is not None
     smaller = [
         recommend(again, estimate(again)).outcome
         for micro in (advice.micro_batch, advice.micro_batch + 1)
-        for again in [replace(asked, batch=Batch(micro, 8192))]
+        for again in [replace(asked, batch=MicroBatch(micro, 8192))]
     ]
     assert smaller == ["fits", "does-not-fit"]
     assert f"with micro-batch {advice.micro_batch}, " in advice.text
 
 
 def test_no_micro_batch_is_named_where_the_model_alone_is_too_large() -> None:
-    asked = replace(question(Limits(2 * GB, 10 * GB, 10 * GB), LLAMA), batch=Batch(8, 2048))
+    asked = replace(question(Limits(2 * GB, 10 * GB, 10 * GB), LLAMA), batch=MicroBatch(8, 2048))
     assert recommend(asked, estimate(asked)).micro_batch is None
 
 
 def test_activations_are_part_of_the_peak_and_checkpointing_lowers_it() -> None:
     rows = estimate(question(ROOM, LLAMA))
-    acts = activations(LLAMA, Batch())
+    acts = activations(LLAMA, MicroBatch())
     assert acts.full > 4 * acts.checkpointed
     for row in rows:
         assert row.gpu >= max(row.states.gpu, acts.full)
@@ -156,8 +156,8 @@ def test_activations_are_part_of_the_peak_and_checkpointing_lowers_it() -> None:
 
 
 def test_eager_attention_keeps_a_square_of_the_sequence() -> None:
-    eager = activations(LLAMA, Batch(1, 4096, "eager")).full
-    sdpa = activations(LLAMA, Batch(1, 4096, "sdpa")).full
+    eager = activations(LLAMA, MicroBatch(1, 4096, "eager")).full
+    sdpa = activations(LLAMA, MicroBatch(1, 4096, "sdpa")).full
     assert eager - sdpa == 32 * 32 * 4096 * 4096 * 6
 
 
