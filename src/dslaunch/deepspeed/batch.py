@@ -47,7 +47,7 @@ class Parallelism:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchSizes:
     """The three sizes, known."""
 
     train: float
@@ -70,7 +70,7 @@ def given(config: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 def resolve(
     train: float | None, micro: float | None, steps: float | None, data: float
-) -> Batch | BatchError:
+) -> BatchSizes | BatchError:
     """Fill in what is not given, and check, as DeepSpeed does.
 
     `data` is the data-parallel size. Where it is below 1, DeepSpeed fails with a division by zero.
@@ -84,18 +84,18 @@ def resolve(
     return _checked(batch, data)
 
 
-def _filled(train: Any, micro: Any, steps: Any, data: float) -> Batch:
+def _filled(train: Any, micro: Any, steps: Any, data: float) -> BatchSizes:
     if train is not None and micro is not None:
-        return Batch(train, micro, train // micro // data if steps is None else steps)
+        return BatchSizes(train, micro, train // micro // data if steps is None else steps)
     if train is not None:
         if steps is None:
-            return Batch(train, train // data, 1)
-        return Batch(train, train // data // steps, steps)
+            return BatchSizes(train, train // data, 1)
+        return BatchSizes(train, train // data // steps, steps)
     steps = 1 if steps is None else steps
-    return Batch(micro * steps * data, micro, steps)
+    return BatchSizes(micro * steps * data, micro, steps)
 
 
-def _checked(batch: Batch, data: float) -> Batch | BatchError:
+def _checked(batch: BatchSizes, data: float) -> BatchSizes | BatchError:
     for name, value in (
         ("Train batch size", batch.train),
         ("Micro batch size per gpu", batch.micro),
@@ -113,13 +113,13 @@ def _checked(batch: Batch, data: float) -> Batch | BatchError:
     return batch
 
 
-def _too_small(batch: Batch, data: float) -> str:
+def _too_small(batch: BatchSizes, data: float) -> str:
     if 0 < batch.train < data:
         return f"{TRAIN} {batch.train:g} cannot be divided among {data:g} GPUs: {data:g} or more"
     return "all three are 1 or more"
 
 
-def _unequal(batch: Batch, data: float) -> str:
+def _unequal(batch: BatchSizes, data: float) -> str:
     whole = batch.micro * batch.steps * data
     if not float(whole).is_integer():
         return f"as many ranks as can be divided; {data:g} data-parallel ones are no whole number"

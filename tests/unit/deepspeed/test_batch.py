@@ -9,8 +9,8 @@ from dslaunch.deepspeed.batch import (
     MISSING,
     STEPS,
     TRAIN,
-    Batch,
     BatchError,
+    BatchSizes,
     Parallelism,
     parallelism,
     resolve,
@@ -23,16 +23,16 @@ SIZES = st.none() | st.integers(1, 64)
 @pytest.mark.parametrize(
     ("given_sizes", "filled"),
     [
-        ((32, 2, 1), Batch(32, 2, 1)),
-        ((32, 1, None), Batch(32, 1, 2)),
-        ((32, None, 2), Batch(32, 1, 2)),
-        ((None, 2, 3), Batch(96, 2, 3)),
-        ((32, None, None), Batch(32, 2, 1)),
-        ((None, 2, None), Batch(32, 2, 1)),
+        ((32, 2, 1), BatchSizes(32, 2, 1)),
+        ((32, 1, None), BatchSizes(32, 1, 2)),
+        ((32, None, 2), BatchSizes(32, 1, 2)),
+        ((None, 2, 3), BatchSizes(96, 2, 3)),
+        ((32, None, None), BatchSizes(32, 2, 1)),
+        ((None, 2, None), BatchSizes(32, 2, 1)),
     ],
 )
 def test_what_is_not_given_follows_on_16_ranks(
-    given_sizes: tuple[int | None, int | None, int | None], filled: Batch
+    given_sizes: tuple[int | None, int | None, int | None], filled: BatchSizes
 ) -> None:
     assert resolve(*given_sizes, 16) == filled
 
@@ -64,7 +64,7 @@ def test_sizes_that_are_taken_multiply_to_the_whole(
     train: int | None, micro: int | None, steps: int | None, data: int
 ) -> None:
     result = resolve(train, micro, steps, data)
-    if isinstance(result, Batch):
+    if isinstance(result, BatchSizes):
         assert result.train == result.micro * result.steps * data
         assert train in (None, result.train)
         assert micro in (None, result.micro)
@@ -91,7 +91,7 @@ def test_every_way_out_fits(
 ) -> None:
     for way in ways_out((train, micro, steps), data):
         sizes = {TRAIN: train, MICRO: micro, STEPS: steps} | way
-        assert isinstance(resolve(sizes[TRAIN], sizes[MICRO], sizes[STEPS], data), Batch)
+        assert isinstance(resolve(sizes[TRAIN], sizes[MICRO], sizes[STEPS], data), BatchSizes)
 
 
 def test_a_way_out_changes_as_little_as_can_be() -> None:

@@ -140,7 +140,7 @@ def _better(subject: Subject, fallback: str) -> str:
     return "; or ".join(words) or fallback
 
 
-def _fractions(subject: Subject, result: batch.Batch) -> Iterator[Remark]:
+def _fractions(subject: Subject, result: batch.BatchSizes) -> Iterator[Remark]:
     """Sizes that DeepSpeed takes, though they are not what is meant."""
     size = _parallelism(subject).data
     for name, value in zip(KEYS, (result.train, result.micro, result.steps), strict=True):
