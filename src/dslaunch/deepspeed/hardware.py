@@ -19,7 +19,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class DirectoryFacts:
     """A directory as one node sees it."""
 
     path: str
@@ -49,9 +49,9 @@ class NodeHardware:
     """Whether GPUs have NVLink with each other."""
     memory: int | None = None
     """Of the CPU, in bytes."""
-    directories: tuple[Directory, ...] = ()
+    directories: tuple[DirectoryFacts, ...] = ()
 
-    def directory(self, path: str) -> Directory | None:
+    def directory(self, path: str) -> DirectoryFacts | None:
         """What is known of a directory, or else of the nearest one above it."""
         wanted = posixpath.normpath(path)
         around = [d for d in self.directories if _is_below(wanted, posixpath.normpath(d.path))]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dslaunch.deepspeed.hardware import Directory, NodeHardware, hardware_of
+from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware, hardware_of
 from dslaunch.preflight.check import Answers, Nodes, Question, UnansweredError
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
@@ -138,20 +138,20 @@ def _memory(a: Answers) -> int | None:
 # ---------------------------------------------------------------- directories
 
 
-def _directories(a: Answers) -> Iterator[Directory]:
+def _directories(a: Answers) -> Iterator[DirectoryFacts]:
     """Those that preflight asks of, and mount points, below which others may be."""
     for path in paths(a.scope):
         found = a.found(path_question(path))
         if found is not None:
             kind = _type(found)
-            yield Directory(path, True, kind, _shared(kind), _direct(a, path))
+            yield DirectoryFacts(path, True, kind, _shared(kind), _direct(a, path))
         elif is_missing(a, path):
-            yield Directory(path, False)
+            yield DirectoryFacts(path, False)
     text = (a.found(MOUNTS) or {}).get(MOUNTS.argument[0], "")
     for point, kind in mounts(text):
         # below the root there may be links to elsewhere
         if point != "/":
-            yield Directory(point, True, kind, _shared(kind))
+            yield DirectoryFacts(point, True, kind, _shared(kind))
 
 
 def _shared(kind: str | None) -> bool | None:

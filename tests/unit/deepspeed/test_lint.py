@@ -9,7 +9,7 @@ import pytest
 
 from dslaunch.deepspeed import arguments, schema, text
 from dslaunch.deepspeed.batch import Parallelism
-from dslaunch.deepspeed.hardware import Directory, NodeHardware
+from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.errors import ConfigError
@@ -322,7 +322,7 @@ def node(**settings: Any) -> NodeHardware:
 
 
 def nvme(**settings: Any) -> NodeHardware:
-    return node(directories=(Directory("/nvme", **settings),))
+    return node(directories=(DirectoryFacts("/nvme", **settings),))
 
 
 ON_NVME = zero(stage=3, offload_param={"device": "nvme", "nvme_path": "/nvme"})
@@ -367,7 +367,7 @@ def test_a_link_that_was_asked_for_goes_before_what_such_gpus_usually_have() -> 
 def test_fit_nodes_raise_no_remark() -> None:
     hardware = node(
         gpu="NVIDIA A100-SXM4-80GB", gpus=4, memory=2**40,
-        directories=(Directory("/nvme", True, "ext4", False, True),),
+        directories=(DirectoryFacts("/nvme", True, "ext4", False, True),),
     )  # fmt: skip
     config = {
         **zero(stage=3, zero_hpz_partition_size=4, zero_quantized_gradients=True,

@@ -18,7 +18,7 @@ from dslaunch.cli import config
 from dslaunch.cli.estimate import estimate
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.select import Selection, select
-from dslaunch.deepspeed.hardware import Directory, NodeHardware
+from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.preflight.check import Question, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import nvme_path
@@ -100,7 +100,7 @@ def test_answers_go_before_the_labels_of_the_cluster_file() -> None:
     one, other = known(saved({"n1": answers()}))
     assert (one.gpu, one.gpus, one.gpu_memory) == ("NVIDIA H100 80GB HBM3", 2, 81559 * 2**20)
     assert (one.memory, one.nvlink) == (1007 * GIB, True)
-    assert one.directory("/nvme/") == Directory("/nvme", True, "ext4", False, True)
+    assert one.directory("/nvme/") == DirectoryFacts("/nvme", True, "ext4", False, True)
     assert other == NodeHardware("n2", 2, gpu="A100", memory=64 * GIB)
 
 

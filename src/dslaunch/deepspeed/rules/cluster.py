@@ -8,7 +8,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.hardware import (
     BY_PCIE,
     NO_BF16,
-    Directory,
+    DirectoryFacts,
     NodeHardware,
     is_one_of,
 )
@@ -102,13 +102,13 @@ def _unfit(subject: Subject, path: str) -> dict[tuple[Level, str], list[NodeHard
     return found
 
 
-def _tried(seen: Directory | None, path: str) -> bool:
+def _tried(seen: DirectoryFacts | None, path: str) -> bool:
     """Whether the answer is of the directory itself, and whole."""
     itself = seen is not None and seen.path.rstrip("/") == path.rstrip("/")
     return itself and seen is not None and seen.direct is not None
 
 
-def _judged(seen: Directory, path: str) -> tuple[Level, str] | None:
+def _judged(seen: DirectoryFacts, path: str) -> tuple[Level, str] | None:
     reasons = (
         ("is not there", seen.exists is False),
         (f"is in memory ({seen.filesystem})", seen.filesystem in ("tmpfs", "ramfs")),
