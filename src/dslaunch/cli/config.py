@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.compare import Difference
     from dslaunch.deepspeed.hardware import NodeHardware
     from dslaunch.deepspeed.subject import Reader, Subject
-    from dslaunch.deepspeed.text import Document
+    from dslaunch.deepspeed.text import ConfigDocument
     from dslaunch.lint import Screened
 
 APP = typer.Typer(
@@ -166,7 +166,7 @@ def checked(text: str, name: str, around: Around) -> Screened:
     return verdict(_subject(document, reader, around), around.ignore)
 
 
-def _subject(document: Document, reader: Reader, around: Around) -> Subject:
+def _subject(document: ConfigDocument, reader: Reader, around: Around) -> Subject:
     from dslaunch.deepspeed.arguments import read
     from dslaunch.deepspeed.schema import table
     from dslaunch.deepspeed.subject import Subject
@@ -209,7 +209,7 @@ def _reader(around: Around) -> Reader | None:
     return found
 
 
-def _parallelism(document: Document, around: Around) -> Parallelism | None:
+def _parallelism(document: ConfigDocument, around: Around) -> Parallelism | None:
     """How the ranks divide the work, by the options and the config."""
     from dslaunch.deepspeed.batch import parallelism
 

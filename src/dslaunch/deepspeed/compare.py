@@ -8,7 +8,7 @@ from typing import Any
 
 from dslaunch.deepspeed.schema import Table
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import Document, Path, path_text
+from dslaunch.deepspeed.text import ConfigDocument, Path, path_text
 
 UNSET = "(not set)"
 ZERO = "zero_optimization"
@@ -31,7 +31,9 @@ class Difference:
     """Whether it is written in each; else it is the default."""
 
 
-def differences(first: Document, second: Document, table: Table) -> tuple[Difference, ...]:
+def differences(
+    first: ConfigDocument, second: ConfigDocument, table: Table
+) -> tuple[Difference, ...]:
     """The keys whose values differ once defaults are filled in and names resolved.
 
     Keys that DeepSpeed does not know are left out, since they have no effect.

@@ -40,7 +40,7 @@ def _remarks(subject: Subject) -> Iterable[Remark]:
     return dict.fromkeys(rules().remarks(subject))
 
 
-def _listed(document: reading.Document) -> Iterator[Mention]:
+def _listed(document: reading.ConfigDocument) -> Iterator[Mention]:
     """What the config's own key says to ignore."""
     data = document.data
     listed = data.get(KEY) if isinstance(data, dict) else None
@@ -52,7 +52,7 @@ def _listed(document: reading.Document) -> Iterator[Mention]:
 
 def read(
     text: str, file: str, reader: Reader | None = None, words: Iterable[str] = ()
-) -> tuple[reading.Document, Reader]:
+) -> tuple[reading.ConfigDocument, Reader]:
     """Read a config as its reader does; None: the one that `guess_reader` finds.
 
     Raises ConfigError for what nobody can read.
@@ -85,7 +85,7 @@ def unreadable(error: ConfigError, text: str = "") -> tuple[Remark, ...]:
     )
 
 
-def guess_reader(document: reading.Document, words: Iterable[str] = ()) -> Reader:
+def guess_reader(document: reading.ConfigDocument, words: Iterable[str] = ()) -> Reader:
     """Who hands a config to DeepSpeed, where nobody says: Hugging Face where `auto` is in it or
     the script's arguments are its; else the script itself."""
     of_trainer = set(arguments.DEFAULTS) - {"gradient_accumulation_steps"}

@@ -14,7 +14,7 @@ from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.hardware import NodeHardware
 from dslaunch.deepspeed.schema import Key, Table
-from dslaunch.deepspeed.text import Document, Path, path_text
+from dslaunch.deepspeed.text import ConfigDocument, Path, path_text
 from dslaunch.lint import Edit, Level, Remark
 
 Reader = Literal["native", "hf", "accelerate"]
@@ -45,7 +45,7 @@ class WithFix(How):
 class Subject:
     """What the rules look at."""
 
-    document: Document
+    document: ConfigDocument
     table: Table
     reader: Reader = "native"
     arguments: Arguments | None = None

@@ -2,7 +2,7 @@
 
 DeepSpeed reads a file as HJSON (0.19.8, runtime/config.py), Hugging Face and accelerate read it as
 JSON. Read here is what the package `hjson` 3.1 reads, with the same result; where that is looser
-than JSON, `Document.loose` says so, place by place.
+than JSON, `ConfigDocument.loose` says so, place by place.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Loose:
 
 
 @dataclass
-class Document:
+class ConfigDocument:
     """The data of one config, and the place of each part."""
 
     file: str
@@ -105,10 +105,10 @@ def path_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def parse(text: str, file: str, *, by_python: bool = False) -> Document:
+def parse(text: str, file: str, *, by_python: bool = False) -> ConfigDocument:
     """Read a config. Raises ConfigError for what DeepSpeed could not read either.
 
-    The data of a key that is there twice is the last one's; `Document.twice` says so. With
+    The data of a key that is there twice is the last one's; `ConfigDocument.twice` says so. With
     `by_python`, NaN and Infinity are the numbers that Python's `json.load` makes of them (`hjson`
     makes texts of them).
     """
@@ -124,9 +124,9 @@ class _Reader:
         self._by_python = by_python
         self._at = 0
         self._deep = 0
-        self._document = Document(file, text, None)
+        self._document = ConfigDocument(file, text, None)
 
-    def document(self) -> Document:
+    def document(self) -> ConfigDocument:
         """Read the whole text."""
         self._skip()
         if self._here() in ("{", "["):
