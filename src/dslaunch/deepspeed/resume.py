@@ -155,7 +155,7 @@ def trainer_advice(args: Sequence[Word], shared: bool) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Resumable:
     """What was found in the checkpoint directories of a run's nodes."""
 
     newest: Checkpoint | None = None
@@ -171,7 +171,7 @@ def judge(
     allocation: Allocation,
     ranks: RankMap | None = None,
     path: str | None = None,
-) -> Verdict:
+) -> Resumable:
     """What a run on this allocation could resume. `ranks` is the rank map that was left there;
     `path` the checkpoint that the script is told to take, where there are several."""
     named = meant(checkpoints, allocation.hosts[0])
@@ -179,14 +179,14 @@ def judge(
         root = posixpath.basename(posixpath.normpath(path))
         named = [c for c in named if posixpath.basename(c.root) == root] or named
     if not named:
-        return Verdict()
+        return Resumable()
     problems = [_problem(checkpoint, allocation, ranks) for checkpoint in named]
     good = [c for c, problem in zip(named, problems, strict=True) if problem is None]
     problem = problems[-1]
     if problem is not None and good:
         words = f"{good[-1].root} can be resumed here: name it, --resume_from_checkpoint"
         problem = PlanError(problem.message, hint=words)
-    return Verdict(named[-1], problem, tuple(good))
+    return Resumable(named[-1], problem, tuple(good))
 
 
 def meant(checkpoints: Sequence[Checkpoint], first: str) -> list[Checkpoint]:

@@ -97,7 +97,7 @@ class Settling:
 
     def judge(
         self, told: Mapping[str, Survey], ranks: RankMap | None, path: str | None
-    ) -> resume.Verdict:
+    ) -> resume.Resumable:
         """What these nodes could resume."""
         found = find(told, {session.host: session.offset for session in self.sessions})
         return resume.judge(found, self.question.allocation, ranks, path)

@@ -294,7 +294,7 @@ def test_a_rank_map_tells_when_the_order_changed() -> None:
 def test_what_could_be_resumed_is_found() -> None:
     verdict = resume.judge(found_in(two_nodes(2), {}), allocation("a", "b"))
     assert (verdict.problem, [c.tag for c in verdict.in_place]) == (None, ["t"])
-    assert resume.judge([], allocation("a", "b")) == resume.Verdict()
+    assert resume.judge([], allocation("a", "b")) == resume.Resumable()
 
 
 def test_what_the_first_nodes_latest_names_is_meant_and_else_the_newest() -> None:
