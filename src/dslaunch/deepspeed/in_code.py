@@ -51,7 +51,7 @@ built on them (TRL's `SFTConfig`), Composer's Trainer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedConfig:
     """A config that code names."""
 
     file: str
@@ -101,7 +101,7 @@ def modules_of(script: str, read: Callable[[str], str | None]) -> tuple[Module, 
 
 def named_in_code(
     modules: tuple[Module, ...], given: Mapping[str, str], environment: Mapping[str, str]
-) -> tuple[Named, ...]:
+) -> tuple[NamedConfig, ...]:
     """Every config that the modules name, in their order.
 
     `given`: the options on the program's command line, `-` as `_`; `environment`: the variables
@@ -147,11 +147,11 @@ def _is_deepspeed(call: Call, module: Module) -> bool:
 
 def _named(
     call: Call, parameter: str, values: frozenset[Value], program: Program
-) -> Iterator[Named]:
+) -> Iterator[NamedConfig]:
     by = f"{call.name or 'a call'}({parameter}=...)" if parameter else f"{call.name}(...)"
     certain = call.last_name in KEYWORDS or call.name.endswith("TrainingArguments")
     for value in sorted(values, key=repr):
-        where = Named(call.module, call.node.lineno, by)
+        where = NamedConfig(call.module, call.node.lineno, by)
         match value:
             case Text(text) if certain or text.endswith(SUFFIXES):
                 yield _file(where, text)
@@ -165,7 +165,7 @@ def _named(
                 continue
 
 
-def _file(where: Named, text: str, option: str | None = None) -> Named:
+def _file(where: NamedConfig, text: str, option: str | None = None) -> NamedConfig:
     return replace(where, path=posixpath.normpath(text) if text else None, option=option)
 
 
@@ -185,7 +185,7 @@ def _says_node_local(settings: Settings, program: Program) -> bool:
 
 def _from_defaults(
     modules: tuple[Module, ...], program: Program, given: Mapping[str, str]
-) -> list[Named]:
+) -> list[NamedConfig]:
     """The options for a config that have one by default, where the command line gives none.
 
     DeepSpeed reads `args.deepspeed_config` by itself, so that no call names it.
@@ -200,7 +200,7 @@ def _from_defaults(
             for value in program.values(call, default):
                 if isinstance(value, Text) and value.text.endswith(SUFFIXES):
                     line = getattr(default, "lineno", 0)
-                    where = Named(module.path, line, f"the default of --{name}")
+                    where = NamedConfig(module.path, line, f"the default of --{name}")
                     found.append(_file(where, value.text))
     return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.deepspeed.in_code import Named, in_source, modules_of, named_in_code
+from dslaunch.deepspeed.in_code import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localise, parse
 from dslaunch.launch.decisions import Decision, DecisionCode, decision
@@ -40,12 +40,12 @@ class CodeConfigs:
     decisions: tuple[Decision, ...] = ()
 
 
-def configs_in_code(job: Job, cwd: Path, source: Source | None) -> tuple[Named, ...]:
+def configs_in_code(job: Job, cwd: Path, source: Source | None) -> tuple[NamedConfig, ...]:
     """Read the job's own modules and files of arguments for configs that they name."""
     return (*_in_modules(job, source), *_in_argument_files(job, cwd))
 
 
-def _in_modules(job: Job, source: Source | None) -> tuple[Named, ...]:
+def _in_modules(job: Job, source: Source | None) -> tuple[NamedConfig, ...]:
     if source is None or job.kind == "command":
         return ()
     script = source.script if job.kind == "script" else _module_file(job.program, source)
@@ -70,14 +70,14 @@ def _reader(source: Source) -> Callable[[str], str | None]:
     return read
 
 
-def _in_argument_files(job: Job, cwd: Path) -> Iterator[Named]:
+def _in_argument_files(job: Job, cwd: Path) -> Iterator[NamedConfig]:
     words = [word for word in job.args if isinstance(word, str)]
     values = (word.partition("=")[2] if word.startswith("-") else word for word in words)
     for path in dict.fromkeys(values):
         text = read_small(cwd / path) if path.endswith(ARGUMENT_FILES) else None
         for key, value in _entries(text or ""):
             if key in FILE_KEYS and isinstance(value, str) and value.endswith(SUFFIXES):
-                yield Named(path, 0, f"{key}: ...", posixpath.normpath(value))
+                yield NamedConfig(path, 0, f"{key}: ...", posixpath.normpath(value))
 
 
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
@@ -99,7 +99,7 @@ def _entries(text: str) -> Iterator[tuple[str, Any]]:
 # ---------------------------------------------------------------- what follows
 
 
-def place_of(named: Named, source: Source | None, workdir: str) -> str | None:
+def place_of(named: NamedConfig, source: Source | None, workdir: str) -> str | None:
     """The config's path among the files that are shipped; None: it is none of them."""
     if source is None or named.path is None:
         return None
@@ -114,7 +114,7 @@ def place_of(named: Named, source: Source | None, workdir: str) -> str | None:
     return path if path in dict(source.digests) else None
 
 
-def local_file(named: Named, source: Source | None, cwd: Path, workdir: str) -> Path | None:
+def local_file(named: NamedConfig, source: Source | None, cwd: Path, workdir: str) -> Path | None:
     """The config's file on this machine, if it is here."""
     place = place_of(named, source, workdir)
     if source is not None and place is not None:
@@ -126,7 +126,7 @@ def local_file(named: Named, source: Source | None, cwd: Path, workdir: str) -> 
 
 
 def fit_configs(
-    configs: tuple[Named, ...],
+    configs: tuple[NamedConfig, ...],
     job: Job,
     source: Source | None,
     cwd: Path,
@@ -166,29 +166,29 @@ def fit_configs(
     return CodeConfigs(changed, tuple(once))
 
 
-def _unread(named: Named) -> list[Decision]:
+def _unread(named: NamedConfig) -> list[Decision]:
     """What to say of a config that cannot be changed, since there is no file of it here."""
     if named.path is not None:
         return [_not_shipped(named)]
     return [] if named.node_local else [_unlocalised(named)]
 
 
-def _shipped(named: Named, place: str, change: str) -> Decision:
+def _shipped(named: NamedConfig, place: str, change: str) -> Decision:
     code = DecisionCode.CONFIG_SHIPPED
     return decision(code, path=place, place=named.place, change=change)
 
 
-def _unlocalised(named: Named) -> Decision:
+def _unlocalised(named: NamedConfig) -> Decision:
     code = DecisionCode.CONFIG_IN_CODE if named.known else DecisionCode.CONFIG_OF_PROGRAM
     return decision(code, place=named.place, by=named.by)
 
 
-def _not_shipped(named: Named) -> Decision:
+def _not_shipped(named: NamedConfig) -> Decision:
     code = DecisionCode.CONFIG_NOT_SHIPPED
     return decision(code, place=named.place, by=named.by, path=named.path or "")
 
 
-def _not_changed(named: Named, change: str) -> Decision:
+def _not_changed(named: NamedConfig, change: str) -> Decision:
     code, path = DecisionCode.CONFIG_UNCHANGED, named.path or ""
     return decision(code, place=named.place, by=named.by, path=path, change=change)
 

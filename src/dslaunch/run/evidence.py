@@ -29,7 +29,7 @@ from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import Source
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.in_code import Named
+    from dslaunch.deepspeed.in_code import NamedConfig
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for one round of questions; a node that takes longer has a hung disk or driver."""
@@ -48,7 +48,7 @@ class Inquiry:
     source: Source | None
     here: Path | None = None
     """The directory of this machine that stands for the nodes' one with the job's files."""
-    configs: tuple[Named, ...] = ()
+    configs: tuple[NamedConfig, ...] = ()
     """The DeepSpeed configs that the job's code names."""
     before: str | None = None
     """The name that the agents of an earlier attempt had: what they left is ended."""

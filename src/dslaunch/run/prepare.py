@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from dslaunch.cluster.model import Allocation, Cluster
-from dslaunch.deepspeed.in_code import Named
+from dslaunch.deepspeed.in_code import NamedConfig
 from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
 from dslaunch.deepspeed.storage import SUFFIXES, find_config, localise, parse, replace_config
 from dslaunch.errors import PlanError
@@ -75,13 +75,13 @@ def config_files(question: Inquiry, cwd: Path) -> tuple[Path, ...]:
 
 
 def _files(
-    configs: tuple[Named, ...], source: Source | None, cwd: Path, workdir: str
+    configs: tuple[NamedConfig, ...], source: Source | None, cwd: Path, workdir: str
 ) -> tuple[Path, ...]:
     files = (local_file(each, source, cwd, workdir) for each in configs)
     return tuple(dict.fromkeys(file for file in files if file is not None))
 
 
-def _options(configs: tuple[Named, ...]) -> tuple[str, ...]:
+def _options(configs: tuple[NamedConfig, ...]) -> tuple[str, ...]:
     """The script's own options that name a config."""
     return tuple(each.option for each in configs if each.option is not None)
 

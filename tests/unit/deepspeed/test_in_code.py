@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed.in_code import Named, in_source, modules_of, named_in_code
+from dslaunch.deepspeed.in_code import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.pysource.values import SOURCE
 
 
@@ -18,7 +18,7 @@ def named(
     *,
     given: dict[str, str] | None = None,
     environment: dict[str, str] | None = None,
-) -> tuple[Named, ...]:
+) -> tuple[NamedConfig, ...]:
     files = {"train.py": text, **(others or {})}
     return named_in_code(modules_of("train.py", files.get), given or {}, environment or {})
 
