@@ -51,7 +51,7 @@ class Affinity:
 
 
 @dataclass(slots=True)
-class Matrix:
+class TopologyMatrix:
     """What a text says."""
 
     status: Status = "none"
@@ -80,7 +80,7 @@ class _Row:
         return self.cells.index("X") if self.cells.count("X") == 1 else None
 
 
-def parse(text: str) -> Matrix:
+def parse(text: str) -> TopologyMatrix:
     """Read a matrix, the first where there are several. A text without one gives status `none`.
 
     Lines that were broken are joined if the whole then fits together in one way alone; if not, the
@@ -94,25 +94,25 @@ def parse(text: str) -> Matrix:
     elif whole and all(each == whole[0] for each in whole):
         found = whole[0]
     else:
-        return Matrix(notes=[BROKEN])
+        return TopologyMatrix(notes=[BROKEN])
     others = sum("GPU" in part for part in parts.values()) - 1
     if others > 0 and found.status != "none":
         found.notes.append(f"{others} more in the same text not read")
     return found
 
 
-def _parse(text: str) -> Matrix:
+def _parse(text: str) -> TopologyMatrix:
     header, rows, odd = _lines(text)
-    found = Matrix(era=None)
+    found = TopologyMatrix(era=None)
     found.notes += odd
     if not rows:
         return found
     if len(rows) > MOST_DEVICES or max(len(row.cells) for row in rows) > MOST_DEVICES:
-        return Matrix(notes=[f"more than {MOST_DEVICES} devices, which no machine has"])
+        return TopologyMatrix(notes=[f"more than {MOST_DEVICES} devices, which no machine has"])
     names = _names(header, rows, found.notes)
     _fill(found, names, rows)
     if not found.devices:
-        return Matrix(notes=found.notes)
+        return TopologyMatrix(notes=found.notes)
     columns = _columns(header)
     # links are known whatever is missing of affinities and names
     found.status = "partial" if found.notes else "ok"
@@ -238,7 +238,7 @@ def _in_order(names: list[str]) -> bool:
     )
 
 
-def _fill(found: Matrix, names: list[str | None], rows: list[_Row]) -> None:
+def _fill(found: TopologyMatrix, names: list[str | None], rows: list[_Row]) -> None:
     """Take the links of the rows that fit; leave out the pairs whose two cells differ."""
     fitting = [row for row in rows if _fits(row, names)]
     found.notes += [
@@ -330,7 +330,7 @@ def _era(text: str, columns: int) -> int | None:
     return 2 if re.search(r"\b(?:SYS|NODE)\b", text) else None
 
 
-def _nic_names(text: str, found: Matrix) -> dict[str, str]:
+def _nic_names(text: str, found: TopologyMatrix) -> dict[str, str]:
     """Read the NIC legend: of names that occur twice, one was cut short, so neither counts."""
     numbered = [name for name in found.devices if re.fullmatch(r"NIC[0-9]+", name)]
     given = dict(_NIC_NAME.findall(text))

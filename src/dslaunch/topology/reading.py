@@ -88,7 +88,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
     return replace(whole, notes=(*whole.notes, *_dead_links(whole)))
 
 
-def _gpus(found: matrix.Matrix) -> list[Gpu]:
+def _gpus(found: matrix.TopologyMatrix) -> list[Gpu]:
     labels = [name for name in found.devices if name.startswith("GPU")]
     none = matrix.Affinity()
     near = {label: found.affinity.get(label, none) for label in labels}
@@ -98,7 +98,7 @@ def _gpus(found: matrix.Matrix) -> list[Gpu]:
     ]
 
 
-def _nics(found: matrix.Matrix) -> tuple[Nic, ...]:
+def _nics(found: matrix.TopologyMatrix) -> tuple[Nic, ...]:
     """NICs with the names of their devices: from the legend, or before it, their own labels."""
     labels = [name for name in found.devices if not name.startswith("GPU")]
     numbered = re.compile(r"NIC[0-9]+")
@@ -108,7 +108,7 @@ def _nics(found: matrix.Matrix) -> tuple[Nic, ...]:
     )
 
 
-def _trouble(said: str, found: matrix.Matrix) -> Trouble:
+def _trouble(said: str, found: matrix.TopologyMatrix) -> Trouble:
     known = complaint(said)
     if known.kind == "other_tool":  # its tables look like a damaged matrix
         return known

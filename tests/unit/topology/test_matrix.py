@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, topo_m
 
-from dslaunch.topology.matrix import Matrix, parse
+from dslaunch.topology.matrix import TopologyMatrix, parse
 from dslaunch.topology.reading import answers_in, read
 
 CORPUS = Path(__file__).resolve().parents[3].parent / "shared" / "corpus" / "topo"
@@ -152,7 +152,7 @@ def test_recorded_matrices_say_what_is_noted_beside_them(name: str):
         assert found.affinity[gpu].memory_numa == (None if value == "N/A" else int(value))
 
 
-def _link(found: Matrix, a: str, b: str) -> str | None:
+def _link(found: TopologyMatrix, a: str, b: str) -> str | None:
     return found.links.get((a, b), found.links.get((b, a)))
 
 
