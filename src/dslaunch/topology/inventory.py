@@ -19,7 +19,7 @@ _P2P = re.compile(r"OK|CNS|GNS|TNS|NS|U|DR")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedGpu:
     """A GPU of `nvidia-smi -L`."""
 
     name: str
@@ -27,14 +27,14 @@ class Listed:
     """How many MIG devices are below it."""
 
 
-def gpu_list(text: str) -> dict[int, Listed]:
+def gpu_list(text: str) -> dict[int, ListedGpu]:
     """Read `nvidia-smi -L`, by index."""
-    found: dict[int, Listed] = {}
+    found: dict[int, ListedGpu] = {}
     index = None
     for line in text.splitlines():
         if gpu := _LISTED.match(line):
             index = int(gpu[1])
-            found[index] = Listed(gpu[2][:LONGEST_NAME], 0)
+            found[index] = ListedGpu(gpu[2][:LONGEST_NAME], 0)
         elif _MIG.match(line) and index is not None:
             found[index] = replace(found[index], mig=found[index].mig + 1)
         elif line.startswith("GPU"):
@@ -119,7 +119,7 @@ def described(gpus: Iterable[Gpu], answers: Mapping[str, str]) -> tuple[Gpu, ...
 
 
 def _described(
-    gpu: Gpu, listed: Listed | None, asked: Mapping[str, str], speeds: Mapping[int, float]
+    gpu: Gpu, listed: ListedGpu | None, asked: Mapping[str, str], speeds: Mapping[int, float]
 ) -> Gpu:
     memory = re.match(r"[0-9]{1,9}", asked.get("memory.total", ""))
     return replace(
