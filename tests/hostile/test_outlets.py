@@ -46,7 +46,7 @@ from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.states import JobInfo
 from dslaunch.topology.advice import advise
 from dslaunch.topology.comparison import compare
-from dslaunch.topology.model import Gpu, Host, Nic, Topology, Trouble
+from dslaunch.topology.model import Gpu, HostInfo, Nic, Topology, Trouble
 from tests.hostile.shown import LADEN, harmful, laden
 
 TEXT = "name: pod\nnodes: [{host: 'node[1-2]', slots: 2, labels: {rack: r1}}]"
@@ -109,7 +109,7 @@ WIRED = Topology(
     "ok", (Gpu(0, "0-3", "0", name="H100", bus="b", driver="1"), Gpu(1, "4-7", "1")),
     (Nic("NIC0", "mlx5_0", ("ib0",), True, "InfiniBand", 400.0),),
     (("GPU0", "GPU1", "NV18"), ("GPU0", "NIC0", "PIX"), ("GPU1", "NIC0", "SYS")),
-    notes=("odd",), host=Host(2, product="box", interface="eth0", settings=(("NCCL_X", "1"),)),
+    notes=("odd",), host=HostInfo(2, product="box", interface="eth0", settings=(("NCCL_X", "1"),)),
 )  # fmt: skip
 UNREAD = Topology("none", trouble=Trouble("unreadable", "no matrix", "run it again"))
 JOB = JobInfo("12", "RUNNING", "why", nodes="node[1-2]", output="/out", array="1")

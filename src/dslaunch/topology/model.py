@@ -85,7 +85,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostInfo:
     """What is known of the machine around its GPUs."""
 
     numa_nodes: int | None = None
@@ -124,7 +124,7 @@ class Topology:
     notes: tuple[str, ...] = ()
     """What was missing, damaged or odd in the answers."""
     trouble: Trouble | None = None
-    host: Host = field(default_factory=Host)
+    host: HostInfo = field(default_factory=HostInfo)
 
     @cached_property
     def _by_pair(self) -> dict[tuple[str, str], str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dslaunch.topology.model import Host, Nic
+from dslaunch.topology.model import HostInfo, Nic
 
 _PORT = re.compile(r"/sys/class/infiniband/([^/\s]+)/ports/(\d+)/(state|rate|link_layer):(.*)")
 _NET = re.compile(r"/sys/class/infiniband/([^/\s]+)/device/net/(\S+)")
@@ -50,13 +50,13 @@ def _with_ports(nic: Nic, ports: Ports, interfaces: list[str]) -> Nic:
     )
 
 
-def host(answers: Mapping[str, str]) -> Host:
+def host(answers: Mapping[str, str]) -> HostInfo:
     """Read everything that is about the machine as a whole."""
     virtual, product = _virtual(answers.get("virtual", ""))
     route = _ROUTE.search(answers.get("route", ""))
     speeds = _SPEED.findall(answers.get("speeds", ""))
     numa = {node for node, _ in _CPUS.findall(answers.get("numa", ""))}
-    return Host(
+    return HostInfo(
         numa_nodes=len(numa) or None,
         virtual=virtual,
         product=product,
