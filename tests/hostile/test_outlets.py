@@ -46,7 +46,7 @@ from dslaunch.run.status import NodeStatus, RunStatus, Unknown
 from dslaunch.slurm.states import JobInfo
 from dslaunch.topology.advice import advise
 from dslaunch.topology.comparison import compare
-from dslaunch.topology.model import Gpu, HostInfo, Nic, Topology, Trouble
+from dslaunch.topology.model import Gpu, HostInfo, MatrixFailure, Nic, Topology
 from tests.hostile.shown import LADEN, harmful, laden
 
 TEXT = "name: pod\nnodes: [{host: 'node[1-2]', slots: 2, labels: {rack: r1}}]"
@@ -111,7 +111,7 @@ WIRED = Topology(
     (("GPU0", "GPU1", "NV18"), ("GPU0", "NIC0", "PIX"), ("GPU1", "NIC0", "SYS")),
     notes=("odd",), host=HostInfo(2, product="box", interface="eth0", settings=(("NCCL_X", "1"),)),
 )  # fmt: skip
-UNREAD = Topology("none", trouble=Trouble("unreadable", "no matrix", "run it again"))
+UNREAD = Topology("none", trouble=MatrixFailure("unreadable", "no matrix", "run it again"))
 JOB = JobInfo("12", "RUNNING", "why", nodes="node[1-2]", output="/out", array="1")
 JOB_STATUS = RunStatus(
     "run-2", State.RUNNING,

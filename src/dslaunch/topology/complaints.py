@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from dslaunch.terminal import printable
-from dslaunch.topology.model import Trouble
+from dslaunch.topology.model import MatrixFailure
 
 LONGEST = 4096
 """Characters that are looked at: nvidia-smi complains in a line or two."""
@@ -76,17 +76,19 @@ _KNOWN = (
 )
 
 
-def complaint(text: str) -> Trouble:
+def complaint(text: str) -> MatrixFailure:
     """Say why a text holds no matrix."""
     text = text[:LONGEST]
     if not text.strip():
-        return Trouble("no_answer", "nvidia-smi gave no answer", "run `nvidia-smi topo -m` there")
+        return MatrixFailure(
+            "no_answer", "nvidia-smi gave no answer", "run `nvidia-smi topo -m` there"
+        )
     for pattern, kind, message, hint in _KNOWN:
         if re.search(pattern, text, re.MULTILINE | re.IGNORECASE):
-            return Trouble(kind, message, hint)
+            return MatrixFailure(kind, message, hint)
     first = next(line.strip() for line in text.splitlines() if line.strip())
     shown = printable(first[:60])
-    return Trouble(
+    return MatrixFailure(
         "unreadable",
         f"there is no matrix in the text, which begins {shown!r}",
         "expected the output of `nvidia-smi topo -m`",

@@ -17,7 +17,7 @@ the board). More NVLinks are nearer; see `distance`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class MatrixFailure:
     """Why there is no matrix."""
 
     kind: str
@@ -123,7 +123,7 @@ class Topology:
     """Which of the five forms of the matrix it was, 0 oldest; see `matrix`."""
     notes: tuple[str, ...] = ()
     """What was missing, damaged or odd in the answers."""
-    trouble: Trouble | None = None
+    trouble: MatrixFailure | None = None
     host: HostInfo = field(default_factory=HostInfo)
 
     @cached_property

@@ -10,7 +10,7 @@ from functools import lru_cache
 from dslaunch.plural import counted
 from dslaunch.topology import inventory, matrix, surroundings
 from dslaunch.topology.complaints import complaint
-from dslaunch.topology.model import Gpu, Nic, Topology, Trouble, nvlinks
+from dslaunch.topology.model import Gpu, MatrixFailure, Nic, Topology, nvlinks
 
 _MINE = {
     "gpu_list": r"^GPU \d+: .+ \(UUID: ",
@@ -108,16 +108,16 @@ def _nics(found: matrix.TopologyMatrix) -> tuple[Nic, ...]:
     )
 
 
-def _trouble(said: str, found: matrix.TopologyMatrix) -> Trouble:
+def _trouble(said: str, found: matrix.TopologyMatrix) -> MatrixFailure:
     known = complaint(said)
     if known.kind == "other_tool":  # its tables look like a damaged matrix
         return known
     if found.notes == [matrix.BROKEN]:
         hint = "record it into a file: `nvidia-smi topo -m > node1.txt`"
-        return Trouble("unreadable", f"the matrix cannot be read: {matrix.BROKEN}", hint)
+        return MatrixFailure("unreadable", f"the matrix cannot be read: {matrix.BROKEN}", hint)
     if found.notes:
         why = "; ".join(found.notes[:3])
-        return Trouble("unreadable", f"the matrix is too damaged: {why}", "record it again")
+        return MatrixFailure("unreadable", f"the matrix is too damaged: {why}", "record it again")
     return known
 
 
