@@ -140,7 +140,7 @@ def _read(files: list[str]) -> dict[str, Topology]:
 
 def _parts(text: str) -> dict[str, str]:
     """The outputs of several nodes in one text, by name; those without a matrix are left out."""
-    from dslaunch.topology.pasted import texts
+    from dslaunch.topology.recorded_text import texts
 
     parts = texts(text)
     if len(parts) < 2:

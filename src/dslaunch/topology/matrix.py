@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from dslaunch.topology.model import Status
-from dslaunch.topology.pasted import texts, unwrapped
+from dslaunch.topology.recorded_text import texts, unwrapped
 
 MOST_DEVICES = 128
 BROKEN = "its lines are broken at the edge of a terminal, and cannot be joined for certain"

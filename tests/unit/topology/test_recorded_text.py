@@ -15,8 +15,8 @@ from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, top
 from tests.unit.topology.test_matrix import links, wirings
 
 from dslaunch.topology.matrix import parse
-from dslaunch.topology.pasted import texts
 from dslaunch.topology.reading import answers_in, read
+from dslaunch.topology.recorded_text import texts
 
 Way = Callable[[str], str]
 
