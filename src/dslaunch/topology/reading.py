@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from dslaunch.plural import counted
 from dslaunch.topology import inventory, matrix, surroundings
-from dslaunch.topology.complaints import complaint
 from dslaunch.topology.model import Gpu, MatrixFailure, Nic, Topology, nvlinks
+from dslaunch.topology.smi_errors import smi_error
 
 _MINE = {
     "gpu_list": r"^GPU \d+: .+ \(UUID: ",
@@ -47,7 +47,7 @@ def read(answers: Mapping[str, str]) -> Topology:
     `ib_net`, `speeds` and `numa` are lines of sysfs as `path:text`; `virtual` is `virtual` or
     `physical` and the machine's name; `_MINE` has patterns for the others.
 
-    An answer that is missing, damaged or a complaint leaves unknown what it would have said;
+    An answer that is missing, damaged or a smi_error leaves unknown what it would have said;
     `notes` and `trouble` say which. Nodes that are alike get the same value.
     """
     return _read(tuple((name, inventory.without_uuids(text)) for name, text in answers.items()))
@@ -109,7 +109,7 @@ def _nics(found: matrix.TopologyMatrix) -> tuple[Nic, ...]:
 
 
 def _trouble(said: str, found: matrix.TopologyMatrix) -> MatrixFailure:
-    known = complaint(said)
+    known = smi_error(said)
     if known.kind == "other_tool":  # its tables look like a damaged matrix
         return known
     if found.notes == [matrix.BROKEN]:

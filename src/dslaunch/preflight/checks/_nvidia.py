@@ -196,9 +196,9 @@ _HUNG = (
 
 
 def _complained(code: int, said: str) -> Verdict:
-    from dslaunch.topology.complaints import complaint  # no run with healthy GPUs waits for it
+    from dslaunch.topology.smi_errors import smi_error  # no run with healthy GPUs waits for it
 
-    known = complaint(said)
+    known = smi_error(said)
     found, fix = known.message, known.hint or ""
     if known.kind in ("unreadable", "no_answer", "bad_usage"):
         found = f"nvidia-smi ended with {code}: {_CODES.get(code, _first(said) or 'no words')}"

@@ -76,7 +76,7 @@ _KNOWN = (
 )
 
 
-def complaint(text: str) -> MatrixFailure:
+def smi_error(text: str) -> MatrixFailure:
     """Say why a text holds no matrix."""
     text = text[:LONGEST]
     if not text.strip():
