@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dslaunch.plural import counted
-from dslaunch.topology import inventory, matrix, surroundings
+from dslaunch.topology import host_info, inventory, matrix
 from dslaunch.topology.model import Gpu, MatrixFailure, Nic, Topology, nvlinks
 from dslaunch.topology.smi_errors import smi_error
 
@@ -58,7 +58,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
     answers = dict(named)
     said = answers.get("topo_m", "")
     found = matrix.parse(said)
-    host = surroundings.host(answers)
+    host = host_info.host(answers)
     gpus = inventory.described(_gpus(found), answers)
     notes = list(found.notes)
     listed = inventory.gpu_list(answers.get("gpu_list", ""))
@@ -77,7 +77,7 @@ def _read(named: tuple[tuple[str, str], ...]) -> Topology:
     whole = Topology(
         found.status,
         gpus=gpus,
-        nics=surroundings.with_ports(_nics(found), answers),
+        nics=host_info.with_ports(_nics(found), answers),
         links=tuple((a, b, code) for (a, b), code in found.links.items()),
         p2p=tuple((a, b, said) for (a, b), said in (denied or {}).items() if said != "OK"),
         p2p_known=denied is not None,
