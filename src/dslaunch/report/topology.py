@@ -11,8 +11,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.lint import Remark
 from dslaunch.topology.advice import Advice
 from dslaunch.topology.comparison import Comparison
-from dslaunch.topology.model import Topology
-from dslaunch.topology.shape import (
+from dslaunch.topology.layout import (
     Near,
     islands,
     nearest,
@@ -21,6 +20,7 @@ from dslaunch.topology.shape import (
     shown_islands,
     summary,
 )
+from dslaunch.topology.model import Topology
 
 WIDTH = 100
 """Columns that text is broken at where nobody has said how many there are."""

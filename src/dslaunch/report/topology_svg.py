@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dslaunch.report.markup import escaped
+from dslaunch.topology.layout import DIRECT, islands, linked, mesh, model, nearest, summary
 from dslaunch.topology.model import Gpu, Nic, Topology
-from dslaunch.topology.shape import DIRECT, islands, linked, mesh, model, nearest, summary
 
 BOX, HIGH, GAP, EDGE = 104, 44, 14, 24
 """Pixels: width and height of a box, the gap between boxes, the margin."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dslaunch.plural import counted
+from dslaunch.topology.layout import DIRECT, Near, islands, linked, mesh, nearest, ring, usable
 from dslaunch.topology.model import Gpu, Topology, distance, nvlinks
-from dslaunch.topology.shape import DIRECT, Near, islands, linked, mesh, nearest, ring, usable
 
 Where = Literal["env", "interface", "slots", ""]
 """What of a cluster file it is: a node's `env`, `network.interface`, nodes' `slots`, or nothing."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dslaunch.topology.layout import model, summary
 from dslaunch.topology.model import Topology, distance
-from dslaunch.topology.shape import model, summary
 
 TOLD = 3
 """The most pairs or devices that a difference names."""

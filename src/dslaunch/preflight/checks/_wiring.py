@@ -61,7 +61,7 @@ def topologies(nodes: Nodes) -> dict[str, Topology]:
 
 def far_from_cards(known: Topology) -> dict[str, list[int]]:
     """GPUs that no card reaches by itself, by the link to their nearest."""
-    from dslaunch.topology.shape import DIRECT, nearest
+    from dslaunch.topology.layout import DIRECT, nearest
 
     far: dict[str, list[int]] = {}
     for each in nearest(known):

@@ -16,7 +16,7 @@ TOLD = 3
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    from dslaunch.topology.shape import summary
+    from dslaunch.topology.layout import summary
 
     known = wiring.topology(a)
     if known.status == "none":

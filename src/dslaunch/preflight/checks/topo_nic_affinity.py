@@ -20,11 +20,11 @@ from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 
 if TYPE_CHECKING:
-    from dslaunch.topology.shape import Near
+    from dslaunch.topology.layout import Near
 
 
 def _judge(a: Answers) -> Iterator[Verdict]:
-    from dslaunch.topology.shape import nearest, usable
+    from dslaunch.topology.layout import nearest, usable
 
     known = wiring.topology(a)
     if known.status == "none":
