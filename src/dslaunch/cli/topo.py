@@ -123,7 +123,7 @@ def _asked(files: list[str]) -> dict[str, Topology]:
 
 def _read(files: list[str]) -> dict[str, Topology]:
     """Read each node's file. Raises UsageError for two of one name, or what cannot be read."""
-    from dslaunch.topology.reading import answers_in, read
+    from dslaunch.topology.answers import answers_in, read
 
     found: dict[str, Topology] = {}
     for file in files:

@@ -17,9 +17,9 @@ from dslaunch.report.topology import data, text
 from dslaunch.report.topology_svg import drawing
 from dslaunch.topology import nccl
 from dslaunch.topology.advice import advise
+from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.comparison import compare
 from dslaunch.topology.model import Topology
-from dslaunch.topology.reading import answers_in, read
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "topology"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
 from dslaunch.topology.advice import SOURCES, Advice, advise, slots
+from dslaunch.topology.answers import read
 from dslaunch.topology.model import Topology
-from dslaunch.topology.reading import read
 
 
 def node(wiring: Wiring = H100, **answers: str) -> Topology:

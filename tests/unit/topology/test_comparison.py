@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tests.unit.topology.printed import BRIDGED, H100, Wiring, gpu_list, topo_m
 
+from dslaunch.topology.answers import read
 from dslaunch.topology.comparison import Odd, compare
 from dslaunch.topology.model import Topology
-from dslaunch.topology.reading import read
 
 
 def node(wiring: Wiring = H100, name: str | None = "NVIDIA H100 80GB HBM3") -> Topology:

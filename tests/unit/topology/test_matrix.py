@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, topo_m
 
+from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.matrix import TopologyMatrix, parse
-from dslaunch.topology.reading import answers_in, read
 
 CORPUS = Path(__file__).resolve().parents[3].parent / "shared" / "corpus" / "topo"
 RECORDED = sorted(CORPUS.glob("*.txt"))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, labels, topo_m
 from tests.unit.topology.test_matrix import links, wirings
 
+from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.matrix import parse
-from dslaunch.topology.reading import answers_in, read
 from dslaunch.topology.recorded_text import texts
 
 Way = Callable[[str], str]

@@ -32,7 +32,7 @@ def topology(a: Answers) -> Topology:
 
 
 def _topology(a: Answers) -> Topology:
-    from dslaunch.topology.reading import read
+    from dslaunch.topology.answers import read
 
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
     for name, question in (

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.unit.topology.printed import BRIDGED, CUBE, H100, Wiring, gpu_list, mesh, topo_m
 
+from dslaunch.topology.answers import answers_in, read
 from dslaunch.topology.inventory import gpu_list as gpu_list_of
 from dslaunch.topology.inventory import gpu_query, link_speeds, p2p
 from dslaunch.topology.layout import islands, nearest, ring, summary
 from dslaunch.topology.model import Topology
-from dslaunch.topology.reading import answers_in, read
 
 H100_QUERY = "index, name, memory.total [MiB], pci.bus_id, driver_version\n" + "".join(
     f"{at}, NVIDIA H100 80GB HBM3, 81559 MiB, 00000000:{at}B:00.0, 570.86.15\n" for at in range(8)
