@@ -33,9 +33,9 @@ def init(
     Example: dslaunch config init --stage 2 --offload cpu --precision bf16 --for hf
     """
     from dslaunch.cli.init import write
-    from dslaunch.deepspeed import starter
+    from dslaunch.deepspeed import initial_config
 
-    text = starter.text(starter.wish(stage, offload, precision, target, nvme_path))
+    text = initial_config.text(initial_config.wish(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
         ui.document(text)
     else:
@@ -58,9 +58,9 @@ def examples(
     """
     import json as jsonlib
 
-    from dslaunch.deepspeed import starter
+    from dslaunch.deepspeed import initial_config
 
-    found = (starter.example(name),) if name else starter.library(grep)
+    found = (initial_config.example(name),) if name else initial_config.library(grep)
     if json:
         data = [
             {

@@ -210,7 +210,7 @@ def _write_files(
 
 
 def _config(advice: Recommendation, precision: str, target: str) -> str:
-    from dslaunch.deepspeed.starter import Wish, text, wish
+    from dslaunch.deepspeed.initial_config import Wish, text, wish
 
     if advice.row is None:
         raise UsageError(f"--write: there is no recommendation: {advice.text}")

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from dslaunch.cli import config_init
-from dslaunch.deepspeed import starter
+from dslaunch.deepspeed import initial_config
 from dslaunch.deepspeed.storage import parse
 
 Call = Callable[..., CompletedProcess[str]]
@@ -151,9 +151,9 @@ def test_init_prints_a_config_with_comments() -> None:
     assert "zero_optimization.stage" in read["_comment"]
 
 
-@pytest.mark.parametrize("name", [each.name for each in starter.library()])
+@pytest.mark.parametrize("name", [each.name for each in initial_config.library()])
 def test_no_example_has_an_error_for_lint(dslaunch: Call, directory: Path, name: str) -> None:
-    example = starter.example(name)
+    example = initial_config.example(name)
     (directory / "ds.json").write_text(example.text)
     done = dslaunch("config", "lint", "ds.json", "--for", example.target)
     assert done.returncode == 0, done.stdout
@@ -164,8 +164,8 @@ def test_no_example_has_an_error_for_lint(dslaunch: Call, directory: Path, name:
 def test_what_init_writes_has_no_error_for_lint(
     dslaunch: Call, directory: Path, stage: int, offload: str, target: str
 ) -> None:
-    wish = starter.wish(stage, offload, "bf16", target)
-    (directory / "ds.json").write_text(starter.text(wish))
+    wish = initial_config.wish(stage, offload, "bf16", target)
+    (directory / "ds.json").write_text(initial_config.text(wish))
     done = dslaunch("config", "lint", "ds.json", "--for", target)
     assert done.returncode == 0, done.stdout
 

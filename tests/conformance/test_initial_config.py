@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.deepspeed import starter
+from dslaunch.deepspeed import initial_config
 from dslaunch.deepspeed.storage import parse
 
 pytestmark = [
@@ -72,9 +72,9 @@ def accept() -> Any:
     return DeepSpeedConfig
 
 
-@pytest.mark.parametrize("name", [each.name for each in starter.library()])
+@pytest.mark.parametrize("name", [each.name for each in initial_config.library()])
 def test_deepspeed_takes_every_example(accept: Any, name: str) -> None:
-    settings = resolved(json.loads(starter.example(name).text))
+    settings = resolved(json.loads(initial_config.example(name).text))
     assert accept(settings).zero_optimization_stage == settings.get("zero_optimization", {}).get(
         "stage", 0
     )
@@ -84,7 +84,7 @@ def test_deepspeed_takes_every_example(accept: Any, name: str) -> None:
 def test_deepspeed_takes_what_init_writes_comments_and_all(
     accept: Any, words: tuple[int, str, str, str], tmp_path: Path
 ) -> None:
-    text = starter.text(starter.wish(*words))
+    text = initial_config.text(initial_config.wish(*words))
     path = tmp_path / "ds_config.json"
     path.write_text(text if words[3] == "native" else json.dumps(resolved(json.loads(text))))
     assert accept(str(path)).zero_optimization_stage == words[0]
@@ -99,7 +99,7 @@ def test_transformers_loads_models_in_the_precision_that_was_asked_for(
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
     path = tmp_path / "ds_config.json"
-    path.write_text(starter.text(starter.wish(2, "none", precision, "hf")))
+    path.write_text(initial_config.text(initial_config.wish(2, "none", precision, "hf")))
     read: Any = HfDeepSpeedConfig(str(path))
     off = read.is_false("fp16.enabled")
     assert (
@@ -110,7 +110,7 @@ def test_transformers_loads_models_in_the_precision_that_was_asked_for(
 def test_the_examples_that_a_cpu_can_run_train(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     for name in ON_CPU:
-        settings = resolved(parse(starter.example(name).text, name))
+        settings = resolved(parse(initial_config.example(name).text, name))
         settings.setdefault("optimizer", {"type": "AdamW", "params": {"lr": 0.001}})
         (tmp_path / f"{name}.json").write_text(json.dumps(settings))
     with socket.socket() as held:

@@ -8,7 +8,7 @@ from itertools import product
 import hjson
 import pytest
 
-from dslaunch.deepspeed import starter
+from dslaunch.deepspeed import initial_config
 from dslaunch.deepspeed.storage import parse
 from dslaunch.errors import UsageError
 
@@ -25,16 +25,16 @@ def test_the_text_says_the_settings_and_reads_back(
     stage: int, offload: str, precision: str
 ) -> None:
     for target in ("hf", "native"):
-        wish = starter.wish(stage, offload, precision, target)
-        read = parse(starter.text(wish), "ds_config.json")
+        wish = initial_config.wish(stage, offload, precision, target)
+        read = parse(initial_config.text(wish), "ds_config.json")
         read.pop("_comment", None)
-        assert read == starter.config(wish)
+        assert read == initial_config.config(wish)
 
 
 def test_hugging_face_gets_strict_json_and_deepspeed_comments_in_their_place() -> None:
-    hf = json.loads(starter.text(starter.wish(2, "cpu", "bf16", "hf")))
+    hf = json.loads(initial_config.text(initial_config.wish(2, "cpu", "bf16", "hf")))
     assert hf["_comment"]["zero_optimization.stage"].startswith("2: ")
-    native = starter.text(starter.wish(2, "cpu", "bf16", "native"))
+    native = initial_config.text(initial_config.wish(2, "cpu", "bf16", "native"))
     assert "_comment" not in hjson.loads(native)
     lines = native.splitlines()
     assert lines[lines.index('    "stage": 2,') - 1].strip().startswith("// 2: ")
@@ -42,9 +42,9 @@ def test_hugging_face_gets_strict_json_and_deepspeed_comments_in_their_place() -
 
 def test_every_setting_but_inner_ones_has_a_comment() -> None:
     for (stage, offload), target in product(FITTING, ("hf", "native")):
-        wish = starter.wish(stage, offload, "bf16", target)
-        top = set(starter.config(wish)) - {"zero_optimization"}
-        assert top <= set(starter.comments(wish))
+        wish = initial_config.wish(stage, offload, "bf16", target)
+        top = set(initial_config.config(wish)) - {"zero_optimization"}
+        assert top <= set(initial_config.comments(wish))
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,14 @@ def test_what_does_not_go_together_is_refused(
     words: tuple[int, str, str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        starter.wish(*words)
+        initial_config.wish(*words)
 
 
 def test_every_example_file_is_described_and_strict_json() -> None:
-    names = {path.name.removesuffix(".json") for path in starter.EXAMPLES.iterdir()} - {"index"}
-    every = starter.library()
+    names = {path.name.removesuffix(".json") for path in initial_config.EXAMPLES.iterdir()} - {
+        "index"
+    }
+    every = initial_config.library()
     assert {each.name for each in every} == names
     for each in every:
         assert isinstance(json.loads(each.text), dict)
@@ -76,15 +78,15 @@ def test_every_example_file_is_described_and_strict_json() -> None:
 
 
 def test_examples_are_found_by_any_word_in_them() -> None:
-    assert [each.name for each in starter.library("lamb")] == ["native-lamb-fp16"]
-    assert starter.library("no such word") == ()
+    assert [each.name for each in initial_config.library("lamb")] == ["native-lamb-fp16"]
+    assert initial_config.library("no such word") == ()
 
 
 def test_an_example_of_nearly_that_name_is_named() -> None:
     with pytest.raises(UsageError) as caught:
-        starter.example("hf-zero3-offload")
+        initial_config.example("hf-zero3-offload")
     assert caught.value.hint == "did you mean `hf-zero3-offload-bf16`?"
 
 
 def test_native_examples_have_no_auto_which_only_hugging_face_resolves() -> None:
-    assert not [e.name for e in starter.library('"auto"') if e.target == "native"]
+    assert not [e.name for e in initial_config.library('"auto"') if e.target == "native"]
