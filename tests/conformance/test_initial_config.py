@@ -84,7 +84,7 @@ def test_deepspeed_takes_every_example(accept: Any, name: str) -> None:
 def test_deepspeed_takes_what_init_writes_comments_and_all(
     accept: Any, words: tuple[int, str, str, str], tmp_path: Path
 ) -> None:
-    text = initial_config.text(initial_config.wish(*words))
+    text = initial_config.text(initial_config.purpose(*words))
     path = tmp_path / "ds_config.json"
     path.write_text(text if words[3] == "native" else json.dumps(resolved(json.loads(text))))
     assert accept(str(path)).zero_optimization_stage == words[0]
@@ -99,7 +99,7 @@ def test_transformers_loads_models_in_the_precision_that_was_asked_for(
     from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
     path = tmp_path / "ds_config.json"
-    path.write_text(initial_config.text(initial_config.wish(2, "none", precision, "hf")))
+    path.write_text(initial_config.text(initial_config.purpose(2, "none", precision, "hf")))
     read: Any = HfDeepSpeedConfig(str(path))
     off = read.is_false("fp16.enabled")
     assert (

@@ -35,7 +35,7 @@ def init(
     from dslaunch.cli.init import write
     from dslaunch.deepspeed import initial_config
 
-    text = initial_config.text(initial_config.wish(stage, offload, precision, target, nvme_path))
+    text = initial_config.text(initial_config.purpose(stage, offload, precision, target, nvme_path))
     if str(output) == "-":
         ui.document(text)
     else:

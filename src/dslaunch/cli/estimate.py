@@ -210,12 +210,14 @@ def _write_files(
 
 
 def _config(advice: Recommendation, precision: str, target: str) -> str:
-    from dslaunch.deepspeed.initial_config import Wish, text, wish
+    from dslaunch.deepspeed.initial_config import ConfigPurpose, purpose, text
 
     if advice.row is None:
         raise UsageError(f"--write: there is no recommendation: {advice.text}")
-    asked = wish(advice.row.strategy.stage, "none", precision, target)
-    return text(Wish(advice.row.strategy, asked.precision, asked.target, advice.checkpointing))
+    asked = purpose(advice.row.strategy.stage, "none", precision, target)
+    return text(
+        ConfigPurpose(advice.row.strategy, asked.precision, asked.target, advice.checkpointing)
+    )
 
 
 def _save(path: Path, text: str, option: str, *, force: bool) -> None:

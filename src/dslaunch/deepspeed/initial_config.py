@@ -25,7 +25,7 @@ NVME_PATH = "/local_nvme"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ConfigPurpose:
     """What the config is for."""
 
     strategy: Strategy
@@ -35,7 +35,9 @@ class Wish:
     nvme_path: str = NVME_PATH
 
 
-def wish(stage: int, offload: str, precision: str, target: str, nvme_path: str = NVME_PATH) -> Wish:
+def purpose(
+    stage: int, offload: str, precision: str, target: str, nvme_path: str = NVME_PATH
+) -> ConfigPurpose:
     """Read what a user asked for; `offload` is `none`, `cpu`, `cpu-params` or `nvme`.
 
     Raises UsageError for what does not exist or does not go together.
@@ -58,14 +60,14 @@ def wish(stage: int, offload: str, precision: str, target: str, nvme_path: str =
     if stage < least:
         hint = "offload_param and NVMe are ignored below stage 3" if stage else None
         raise UsageError(f"--offload {offload} needs --stage {least} or more", hint=hint)
-    return Wish(
+    return ConfigPurpose(
         strategies[offload], cast(Precision, precision), cast(For, target), nvme_path=nvme_path
     )
 
 
-def config(wish: Wish) -> Json:
+def config(purpose: ConfigPurpose) -> Json:
     """The settings."""
-    auto = wish.target == "hf"
+    auto = purpose.target == "hf"
     batch: Json = {
         "train_micro_batch_size_per_gpu": "auto" if auto else 1,
         "gradient_accumulation_steps": "auto" if auto else 1,
@@ -75,60 +77,64 @@ def config(wish: Wish) -> Json:
         batch = {"train_batch_size": "auto", **batch}
     return {
         **batch,
-        **_precision(wish),
-        **_optimizer(wish),
-        "zero_optimization": _zero(wish),
-        **({"activation_checkpointing": _CHECKPOINTING} if wish.checkpointing and not auto else {}),
+        **_precision(purpose),
+        **_optimizer(purpose),
+        "zero_optimization": _zero(purpose),
+        **(
+            {"activation_checkpointing": _CHECKPOINTING}
+            if purpose.checkpointing and not auto
+            else {}
+        ),
     }
 
 
 _CHECKPOINTING: Json = {"partition_activations": False, "contiguous_memory_optimization": False}
 
 
-def _precision(wish: Wish) -> Json:
-    if wish.precision != "fp32":
-        return {wish.precision: {"enabled": True}}
+def _precision(purpose: ConfigPurpose) -> Json:
+    if purpose.precision != "fp32":
+        return {purpose.precision: {"enabled": True}}
     # without it transformers loads models in fp16 (5.23.0, integrations/deepspeed.py)
-    return {"fp16": {"enabled": False}} if wish.target == "hf" else {}
+    return {"fp16": {"enabled": False}} if purpose.target == "hf" else {}
 
 
-def _optimizer(wish: Wish) -> Json:
-    if wish.target == "native":
+def _optimizer(purpose: ConfigPurpose) -> Json:
+    if purpose.target == "native":
         params: Json = {"lr": 1e-5, "weight_decay": 0.01}
-    elif wish.strategy.optimizer != "gpu":
+    elif purpose.strategy.optimizer != "gpu":
         params = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")
     else:
         return {}
     return {"optimizer": {"type": "AdamW", "params": params}}
 
 
-def _zero(wish: Wish) -> Json:
-    strategy = wish.strategy
+def _zero(purpose: ConfigPurpose) -> Json:
+    strategy = purpose.strategy
     zero: Json = {"stage": strategy.stage}
     for name, device in (("optimizer", strategy.optimizer), ("param", strategy.params)):
         if device != "gpu":
             place: Json = {"device": device, "pin_memory": True}
             if device == "nvme":
-                place = {"device": device, "nvme_path": wish.nvme_path, "pin_memory": True}
+                place = {"device": device, "nvme_path": purpose.nvme_path, "pin_memory": True}
             zero[f"offload_{name}"] = place
     if strategy.stage == 3:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     return zero
 
 
-def comments(wish: Wish) -> dict[str, str]:
+def comments(purpose: ConfigPurpose) -> dict[str, str]:
     """Why each of the settings is there, by its path."""
     said = dict(_COMMENTS)
-    if wish.target == "hf":
+    if purpose.target == "hf":
         said |= _HF_COMMENTS
-    if wish.precision == "fp32":
+    if purpose.precision == "fp32":
         said["fp16"] = "off, or transformers would load the model in fp16"
-    said["zero_optimization.stage"] = _STAGES[wish.strategy.stage]
-    if "nvme" in (wish.strategy.optimizer, wish.strategy.params):
+    said["zero_optimization.stage"] = _STAGES[purpose.strategy.stage]
+    if "nvme" in (purpose.strategy.optimizer, purpose.strategy.params):
         said["zero_optimization.offload_optimizer"] = (
             "nvme_path must be a disk of each node's own, no shared directory and no tmpfs"
         )
-    there = set(_paths(config(wish)))
+    there = set(_paths(config(purpose)))
     return {path: text for path, text in said.items() if path in there}
 
 
@@ -175,10 +181,10 @@ def _paths(value: Json, above: str = "") -> list[str]:
     return here
 
 
-def text(wish: Wish) -> str:
+def text(purpose: ConfigPurpose) -> str:
     """The config as a file: strict JSON for Hugging Face, JSON with `//` comments for DeepSpeed."""
-    settings, said = config(wish), comments(wish)
-    if wish.target == "hf":
+    settings, said = config(purpose), comments(purpose)
+    if purpose.target == "hf":
         return json.dumps({"_comment": said, **settings}, indent=2) + "\n"
     return "\n".join(["{", *_lines(settings, said, "", "  "), "}"]) + "\n"
 

@@ -164,8 +164,8 @@ def test_no_example_has_an_error_for_lint(dslaunch: Call, directory: Path, name:
 def test_what_init_writes_has_no_error_for_lint(
     dslaunch: Call, directory: Path, stage: int, offload: str, target: str
 ) -> None:
-    wish = initial_config.wish(stage, offload, "bf16", target)
-    (directory / "ds.json").write_text(initial_config.text(wish))
+    purpose = initial_config.purpose(stage, offload, "bf16", target)
+    (directory / "ds.json").write_text(initial_config.text(purpose))
     done = dslaunch("config", "lint", "ds.json", "--for", target)
     assert done.returncode == 0, done.stdout
 

@@ -25,16 +25,16 @@ def test_the_text_says_the_settings_and_reads_back(
     stage: int, offload: str, precision: str
 ) -> None:
     for target in ("hf", "native"):
-        wish = initial_config.wish(stage, offload, precision, target)
-        read = parse(initial_config.text(wish), "ds_config.json")
+        purpose = initial_config.purpose(stage, offload, precision, target)
+        read = parse(initial_config.text(purpose), "ds_config.json")
         read.pop("_comment", None)
-        assert read == initial_config.config(wish)
+        assert read == initial_config.config(purpose)
 
 
 def test_hugging_face_gets_strict_json_and_deepspeed_comments_in_their_place() -> None:
-    hf = json.loads(initial_config.text(initial_config.wish(2, "cpu", "bf16", "hf")))
+    hf = json.loads(initial_config.text(initial_config.purpose(2, "cpu", "bf16", "hf")))
     assert hf["_comment"]["zero_optimization.stage"].startswith("2: ")
-    native = initial_config.text(initial_config.wish(2, "cpu", "bf16", "native"))
+    native = initial_config.text(initial_config.purpose(2, "cpu", "bf16", "native"))
     assert "_comment" not in hjson.loads(native)
     lines = native.splitlines()
     assert lines[lines.index('    "stage": 2,') - 1].strip().startswith("// 2: ")
@@ -42,9 +42,9 @@ def test_hugging_face_gets_strict_json_and_deepspeed_comments_in_their_place() -
 
 def test_every_setting_but_inner_ones_has_a_comment() -> None:
     for (stage, offload), target in product(FITTING, ("hf", "native")):
-        wish = initial_config.wish(stage, offload, "bf16", target)
-        top = set(initial_config.config(wish)) - {"zero_optimization"}
-        assert top <= set(initial_config.comments(wish))
+        purpose = initial_config.purpose(stage, offload, "bf16", target)
+        top = set(initial_config.config(purpose)) - {"zero_optimization"}
+        assert top <= set(initial_config.comments(purpose))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_does_not_go_together_is_refused(
     words: tuple[int, str, str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        initial_config.wish(*words)
+        initial_config.purpose(*words)
 
 
 def test_every_example_file_is_described_and_strict_json() -> None:
