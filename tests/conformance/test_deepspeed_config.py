@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed import schema, text
+from dslaunch.deepspeed import config_text, schema
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.schema import Key
@@ -102,7 +102,7 @@ STOPS = frozenset({
 
 def remarks(config: Any, table: schema.Table) -> tuple[Remark, ...]:
     written = config if isinstance(config, str) else json.dumps(config)
-    return lint(Subject(text.parse(written, "c"), table, parallelism=Parallelism(1)))
+    return lint(Subject(config_text.parse(written, "c"), table, parallelism=Parallelism(1)))
 
 
 def stops(config: Any, table: schema.Table) -> list[Remark]:

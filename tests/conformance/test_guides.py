@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dslaunch.deepspeed.config_text import parse
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
 from dslaunch.deepspeed.schema import table
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import parse
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed import arguments, schema, text
+from dslaunch.deepspeed import arguments, config_text, schema
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.lint import lint, read
 from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
@@ -113,7 +113,7 @@ def test_the_trainer_stops_at_the_keys_that_we_name(
     ask: Ask, config: dict[str, Any], given: dict[str, Any]
 ) -> None:
     real = ask(config, {**given, "world_size": WORLD, "adam_beta2": 0.999})
-    written = text.parse(json.dumps(config), "c")
+    written = config_text.parse(json.dumps(config), "c")
     known = arguments.Arguments(given)
     subject = Subject(written, schema.table(), "hf", known, Parallelism(WORLD))
     found = lint(subject)

@@ -12,8 +12,8 @@ import pytest
 from dslaunch import terminal
 from dslaunch.cli import ui
 from dslaunch.cluster.nodeset import expand, fold
+from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
-from dslaunch.deepspeed import text as reading
 from dslaunch.deepspeed.lint import lint
 from dslaunch.deepspeed.subject import Subject
 from dslaunch.run.endings import diagnose

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dslaunch.deepspeed.config_text import parse
 from dslaunch.deepspeed.lint import KEY, lint
 from dslaunch.deepspeed.rules import rules as config_rules
 from dslaunch.deepspeed.schema import table
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import parse
 from dslaunch.lint import UNKNOWN_RULE, Level, Remark, fails, mentions, screened
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.rules import rules as script_rules

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.arguments import Arguments
     from dslaunch.deepspeed.batch import Parallelism
     from dslaunch.deepspeed.compare import Difference
+    from dslaunch.deepspeed.config_text import ConfigDocument
     from dslaunch.deepspeed.hardware import NodeHardware
     from dslaunch.deepspeed.subject import Reader, Subject
-    from dslaunch.deepspeed.text import ConfigDocument
     from dslaunch.lint import Screened
 
 APP = typer.Typer(
@@ -284,8 +284,8 @@ def diff(
     from dataclasses import asdict
 
     from dslaunch.deepspeed.compare import differences
+    from dslaunch.deepspeed.config_text import parse
     from dslaunch.deepspeed.schema import table
-    from dslaunch.deepspeed.text import parse
 
     a, b = (parse(options.read_text(file), str(file)) for file in (first, second))
     found = differences(a, b, table(version))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dslaunch.deepspeed.config_text import ConfigDocument, Path, path_text
 from dslaunch.deepspeed.schema import Table
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import ConfigDocument, Path, path_text
 
 UNSET = "(not set)"
 ZERO = "zero_optimization"

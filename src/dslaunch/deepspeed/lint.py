@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from dslaunch.deepspeed import arguments
-from dslaunch.deepspeed import text as reading
+from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed.other_file import other_file
 from dslaunch.deepspeed.rules import rules
 from dslaunch.deepspeed.subject import Reader, Subject

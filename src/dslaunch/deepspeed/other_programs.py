@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from dslaunch.deepspeed.config_text import Path, path_text
 from dslaunch.deepspeed.schema import Table, by_hand
-from dslaunch.deepspeed.text import Path, path_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
-from dslaunch.deepspeed.text import Path
+from dslaunch.deepspeed.config_text import Path
 from dslaunch.errors import UsageError
 
 TABLES = files("dslaunch.deepspeed") / "tables"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dslaunch.cluster.nodeset import shortened
-from dslaunch.deepspeed import text as reader
-from dslaunch.deepspeed.text import path_text
+from dslaunch.deepspeed import config_text as reader
+from dslaunch.deepspeed.config_text import path_text
 from dslaunch.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

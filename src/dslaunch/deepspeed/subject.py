@@ -12,9 +12,9 @@ from typing import Any, Literal, Required, TypedDict, Unpack
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import Parallelism
+from dslaunch.deepspeed.config_text import ConfigDocument, Path, path_text
 from dslaunch.deepspeed.hardware import NodeHardware
 from dslaunch.deepspeed.schema import Key, Table
-from dslaunch.deepspeed.text import ConfigDocument, Path, path_text
 from dslaunch.lint import Edit, Level, Remark
 
 Reader = Literal["native", "hf", "accelerate"]

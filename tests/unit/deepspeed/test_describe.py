@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dslaunch.deepspeed import describe, schema, text
+from dslaunch.deepspeed import config_text, describe, schema
 from dslaunch.deepspeed.compare import UNSET, differences
 from dslaunch.errors import UsageError
 
@@ -102,7 +102,7 @@ def test_a_path_of_a_config_is_found_in_the_table() -> None:
 
 
 def compared(first: Any, second: Any) -> list[tuple[str, Any, Any]]:
-    documents = [text.parse(json.dumps(each), "c") for each in (first, second)]
+    documents = [config_text.parse(json.dumps(each), "c") for each in (first, second)]
     return [(d.path, d.first, d.second) for d in differences(*documents, NEW)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.deepspeed import arguments, schema, text
+from dslaunch.deepspeed import arguments, config_text, schema
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
@@ -23,7 +23,7 @@ BATCH = {"train_batch_size": 8}
 def remarks(config: Any, table: schema.Table = NEW, **around: Any) -> tuple[Remark, ...]:
     written = config if isinstance(config, str) else json.dumps({**BATCH, **config})
     around.setdefault("parallelism", Parallelism(1))
-    return lint(Subject(text.parse(written, "ds.json"), table, **around))
+    return lint(Subject(config_text.parse(written, "ds.json"), table, **around))
 
 
 def said(config: Any, **around: Any) -> list[tuple[str, str, str]]:
@@ -191,7 +191,7 @@ def test_a_list_is_no_config() -> None:
 
 def test_text_that_nobody_can_read_is_one_error() -> None:
     with pytest.raises(ConfigError) as raised:
-        text.parse('{"a": }', "ds.json")
+        config_text.parse('{"a": }', "ds.json")
     (remark,) = unreadable(raised.value)
     assert str(remark) == "ds.json:1:7: error: a value is expected"
 
@@ -420,10 +420,10 @@ def test_node_local_checkpoints_of_tensor_ranks_cannot_be_loaded() -> None:
 
 
 def test_who_reads_the_config_is_guessed_from_auto_and_arguments() -> None:
-    plain = text.parse('{"pipeline": {"stages": "auto"}}', "c")
+    plain = config_text.parse('{"pipeline": {"stages": "auto"}}', "c")
     assert guess_reader(plain) == "native"
     assert guess_reader(plain, ["--learning_rate", "1"]) == "hf"
-    assert guess_reader(text.parse('{"a": {"b": "auto"}}', "c")) == "hf"
+    assert guess_reader(config_text.parse('{"a": {"b": "auto"}}', "c")) == "hf"
 
 
 def test_mending_keeps_comments_and_order() -> None:
@@ -454,7 +454,7 @@ AIO = '"aio": {\n      "block_size": 262144,\n      "thread_count": 1\n    }'
 def test_a_section_at_the_wrong_place_is_moved_to_the_top(section: str) -> None:
     config = f'{{\n  "zero_optimization": {{\n    {section}\n  }},\n  "train_batch_size": 8\n}}\n'
     new = mended(config, remarks(config))
-    before, after = text.parse(config, "c").data, json.loads(new)
+    before, after = config_text.parse(config, "c").data, json.loads(new)
     aio = before["zero_optimization"].pop("aio")
     assert after == {**before, "aio": aio}
     assert list(after) == ["zero_optimization", "aio", "train_batch_size"]
@@ -472,6 +472,8 @@ def test_a_section_at_the_wrong_place_is_moved_to_the_top(section: str) -> None:
 )
 def test_what_may_belong_to_something_else_is_not_moved(section: str) -> None:
     config = f'{{"zero_optimization": {{\n    {section}\n  }}, "train_batch_size": 8}}'
-    assert "aio" in text.parse(mended(config, remarks(config)), "c").data["zero_optimization"]
+    assert (
+        "aio" in config_text.parse(mended(config, remarks(config)), "c").data["zero_optimization"]
+    )
     both = f'{{"zero_optimization": {{{AIO}}}, "aio": {{}}, "train_batch_size": 8}}'
     assert mended(both, remarks(both)) == both

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN
+from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
-from dslaunch.deepspeed.text import Path
 from dslaunch.lint import Remark
 
 READERS = {"hf": "the Trainer", "accelerate": "accelerate", "native": "DeepSpeed"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import Path
 from dslaunch.lint import Edit, Remark
 
 ZERO = "zero_optimization"

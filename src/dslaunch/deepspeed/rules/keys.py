@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dslaunch.deepspeed import other_programs, schema
+from dslaunch.deepspeed.config_text import Path, path_text
 from dslaunch.deepspeed.other_programs import KeyAdvice
 from dslaunch.deepspeed.schema import Key, by_hand
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import Path, path_text
 from dslaunch.lint import Edit, Level, Remark
 
 ALIKE = 0.8

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Unpack
 
+from dslaunch.deepspeed.config_text import Loose, path_text
 from dslaunch.deepspeed.subject import How, Subject
-from dslaunch.deepspeed.text import Loose, path_text
 from dslaunch.lint import Level, Remark
 
 LOADER = "DeepSpeed 0.19.8, runtime/config.py"

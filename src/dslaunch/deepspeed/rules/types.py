@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from dslaunch.deepspeed import batch, values
+from dslaunch.deepspeed.config_text import Path
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.schema import Key
 from dslaunch.deepspeed.subject import Subject
-from dslaunch.deepspeed.text import Path
 from dslaunch.lint import Edit, Remark
 
 BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)

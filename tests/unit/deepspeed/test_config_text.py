@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed.text import DEPTH, parse, path_text
+from dslaunch.deepspeed.config_text import DEPTH, parse, path_text
 from dslaunch.errors import ConfigError
 from dslaunch.lint import mended
 
