@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from dslaunch.cluster.model import Cluster
-    from dslaunch.deepspeed.subject import Subject
+    from dslaunch.deepspeed.linted_config import LintedConfig
     from dslaunch.launch.launchers import Launcher
     from dslaunch.lint.rules import Rule
     from dslaunch.preflight.check import Check
@@ -213,7 +213,7 @@ CHECKS: Registry[Check] = Registry(
     shape="dslaunch.preflight.check:Check",
 )
 """Of third parties; `preflight.checks` has the others."""
-CONFIG_RULES: Registry[Rule[Subject]] = Registry(noun="rule", group="dslaunch.config_rules")
+CONFIG_RULES: Registry[Rule[LintedConfig]] = Registry(noun="rule", group="dslaunch.config_rules")
 """Of third parties; `deepspeed.rules` has the others."""
 SCRIPT_RULES: Registry[Rule[Reading]] = Registry(noun="rule", group="dslaunch.script_rules")
 """Of third parties; `slurm.rules` has the others."""

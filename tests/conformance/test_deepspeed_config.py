@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed import config_text, schema
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, Parallelism, resolve
 from dslaunch.deepspeed.lint import lint
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import Key
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
 
@@ -102,7 +102,7 @@ STOPS = frozenset({
 
 def remarks(config: Any, table: schema.Table) -> tuple[Remark, ...]:
     written = config if isinstance(config, str) else json.dumps(config)
-    return lint(Subject(config_text.parse(written, "c"), table, parallelism=Parallelism(1)))
+    return lint(LintedConfig(config_text.parse(written, "c"), table, parallelism=Parallelism(1)))
 
 
 def stops(config: Any, table: schema.Table) -> list[Remark]:

@@ -9,8 +9,8 @@ import pytest
 
 from dslaunch.deepspeed.config_text import parse
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import table
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
 
@@ -46,7 +46,7 @@ def remarks(text: str) -> tuple[Remark, ...]:
         document = parse(text, "ds.json")
     except ConfigError as error:
         return unreadable(error)
-    return lint(Subject(document, table(), guess_reader(document)))
+    return lint(LintedConfig(document, table(), guess_reader(document)))
 
 
 @pytest.mark.skipif(not GUIDES, reason="the guides do not lie beside the checkout")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dslaunch.deepspeed import arguments, config_text, schema
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.lint import lint, read
-from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
+from dslaunch.deepspeed.linted_config import ACCELERATES_STAGE, LintedConfig
 
 MISSING = [name for name in ("deepspeed", "transformers", "accelerate") if not find_spec(name)]
 pytestmark = [
@@ -115,7 +115,7 @@ def test_the_trainer_stops_at_the_keys_that_we_name(
     real = ask(config, {**given, "world_size": WORLD, "adam_beta2": 0.999})
     written = config_text.parse(json.dumps(config), "c")
     known = arguments.Arguments(given)
-    subject = Subject(written, schema.table(), "hf", known, Parallelism(WORLD))
+    subject = LintedConfig(written, schema.table(), "hf", known, Parallelism(WORLD))
     found = lint(subject)
     assert {r.path for r in found if r.rule == "hf-mismatch"} == set(real["mismatched"])
     unfilled = [r.path for r in found if r.rule in ("auto-unresolved", "auto-batch")]
@@ -165,7 +165,7 @@ def test_the_trainer_starts_with_what_has_no_error_and_with_nothing_else(
         {name: DEFAULTS[name] for name in arguments.DEFAULTS if name in DEFAULTS}
     )
     document, reader = read(written, "ds.json", "hf")
-    found = lint(Subject(document, schema.table(), reader, known, Parallelism(WORLD)))
+    found = lint(LintedConfig(document, schema.table(), reader, known, Parallelism(WORLD)))
     errors = [str(remark) for remark in found if remark.level == "error"]
     assert (real["error"] is None) == (not errors), (real, errors)
 

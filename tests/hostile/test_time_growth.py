@@ -15,7 +15,7 @@ from dslaunch.cluster.nodeset import expand, fold
 from dslaunch.deepspeed import config_text as reading
 from dslaunch.deepspeed import schema
 from dslaunch.deepspeed.lint import lint
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.run.endings import diagnose
 from dslaunch.run.lines import Lines, printable
 from dslaunch.slurm.lint import lint_script
@@ -124,7 +124,7 @@ def test_a_batch_script_is_read_in_time_however_it_nests(script: str) -> None:
 
 def _lint_config(text: str) -> object:
     table = schema.load(schema.versions()[-1])
-    return lint(Subject(reading.parse(text, "ds.json"), table))
+    return lint(LintedConfig(reading.parse(text, "ds.json"), table))
 
 
 CONFIGS = {

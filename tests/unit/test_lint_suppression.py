@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dslaunch.deepspeed.config_text import parse
 from dslaunch.deepspeed.lint import KEY, lint
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules import rules as config_rules
 from dslaunch.deepspeed.schema import table
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import UNKNOWN_RULE, Level, Remark, fails, mentions, screened
 from dslaunch.slurm.lint import lint_script
 from dslaunch.slurm.rules import rules as script_rules
@@ -88,7 +88,7 @@ def test_errors_fail_and_with_strict_warnings_too() -> None:
 
 
 def rules_of(text: str) -> list[tuple[str, str]]:
-    return [(r.rule, r.path) for r in lint(Subject(parse(text, "ds.json"), table()))]
+    return [(r.rule, r.path) for r in lint(LintedConfig(parse(text, "ds.json"), table()))]
 
 
 def test_a_config_lists_what_it_ignores_under_a_key_of_its_own() -> None:

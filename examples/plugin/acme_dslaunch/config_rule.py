@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dslaunch.deepspeed.subject import Subject
+    from dslaunch.deepspeed.linted_config import LintedConfig
     from dslaunch.lint import Remark
 
 
-def wall_clock(subject: Subject) -> Iterator[Remark]:
+def wall_clock(subject: LintedConfig) -> Iterator[Remark]:
     """Timers wait for the GPU in every step."""
     if subject.on("wall_clock_breakdown"):
         yield subject.remark(

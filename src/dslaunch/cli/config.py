@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.compare import Difference
     from dslaunch.deepspeed.config_text import ConfigDocument
     from dslaunch.deepspeed.hardware import NodeHardware
-    from dslaunch.deepspeed.subject import Reader, Subject
+    from dslaunch.deepspeed.linted_config import LintedConfig, Reader
     from dslaunch.lint import Screened
 
 APP = typer.Typer(
@@ -166,13 +166,13 @@ def checked(text: str, name: str, around: Around) -> Screened:
     return verdict(_subject(document, reader, around), around.ignore)
 
 
-def _subject(document: ConfigDocument, reader: Reader, around: Around) -> Subject:
+def _subject(document: ConfigDocument, reader: Reader, around: Around) -> LintedConfig:
     from dslaunch.deepspeed.arguments import read
+    from dslaunch.deepspeed.linted_config import LintedConfig
     from dslaunch.deepspeed.schema import table
-    from dslaunch.deepspeed.subject import Subject
 
     arguments = None if around.words is None else read(around.words)
-    return Subject(
+    return LintedConfig(
         document,
         table(around.version),
         reader=reader,
@@ -199,7 +199,7 @@ def _model_dtype(arguments: Arguments | None) -> str | None:
 
 def _reader(around: Around) -> Reader | None:
     """The reader that the options name; None: none."""
-    from dslaunch.deepspeed.subject import READERS
+    from dslaunch.deepspeed.linted_config import READERS
 
     if around.reader is None:
         return None

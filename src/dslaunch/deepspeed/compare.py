@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.deepspeed.config_text import ConfigDocument, Path, path_text
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import Table
-from dslaunch.deepspeed.subject import Subject
 
 UNSET = "(not set)"
 ZERO = "zero_optimization"
@@ -38,7 +38,7 @@ def differences(
 
     Keys that DeepSpeed does not know are left out, since they have no effect.
     """
-    subjects = (Subject(first, table), Subject(second, table))
+    subjects = (LintedConfig(first, table), LintedConfig(second, table))
     written = [effective(subject) for subject in subjects]
     found = []
     for path in dict.fromkeys([*written[0], *written[1]]):
@@ -51,7 +51,7 @@ def differences(
     return tuple(found)
 
 
-def _value(subject: Subject, written: Mapping[str, Any], path: str) -> Any:
+def _value(subject: LintedConfig, written: Mapping[str, Any], path: str) -> Any:
     """What holds at a path; `overlap_comm` follows from the stage where nothing is written."""
     value = written[path] if path in written else _default(subject.table, path)
     if path == OVERLAP and value is None:
@@ -59,7 +59,7 @@ def _value(subject: Subject, written: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def effective(subject: Subject) -> Mapping[str, Any]:
+def effective(subject: LintedConfig) -> Mapping[str, Any]:
     """What is written, under each key's own name, as DeepSpeed works with it."""
     found: dict[str, Any] = {}
     for path, value, key in subject.walk():
@@ -81,14 +81,14 @@ def _free(path: Path) -> bool:
     return len(path) == 3 and path[1] == "params"
 
 
-def _own_name(path: Path, subject: Subject) -> str:
+def _own_name(path: Path, subject: LintedConfig) -> str:
     key = subject.table.find(path)
     if path[0] == "bfloat16":
         path = ("bf16", *path[1:])
     return key.alias_of if key is not None and key.alias_of and len(path) > 1 else path_text(path)
 
 
-def _coerced(subject: Subject, name: str, value: Any) -> Any:
+def _coerced(subject: LintedConfig, name: str, value: Any) -> Any:
     key = subject.table.keys.get(name)
     if value == "auto" or key is None:
         return value

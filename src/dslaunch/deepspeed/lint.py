@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from dslaunch.deepspeed import arguments
 from dslaunch.deepspeed import config_text as reading
+from dslaunch.deepspeed.linted_config import LintedConfig, Reader
 from dslaunch.deepspeed.other_file import other_file
 from dslaunch.deepspeed.rules import rules
-from dslaunch.deepspeed.subject import Reader, Subject
 from dslaunch.deepspeed.template import template, unreadable_template
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Mention, Remark, Screened, mentions, screened
@@ -18,12 +18,12 @@ KEY = "_dslaunch_ignore"
 `rule:path` for one place. DeepSpeed ignores unknown keys at the top level."""
 
 
-def lint(subject: Subject) -> tuple[Remark, ...]:
+def lint(subject: LintedConfig) -> tuple[Remark, ...]:
     """All that the rules have to say, by place in the text, without what the config ignores."""
     return verdict(subject).kept
 
 
-def verdict(subject: Subject, ignore: Collection[str] = ()) -> Screened:
+def verdict(subject: LintedConfig, ignore: Collection[str] = ()) -> Screened:
     """All that the rules have to say, by place in the text, without the rules that the config
     ignores and those of `ignore`."""
     document = subject.document
@@ -32,7 +32,7 @@ def verdict(subject: Subject, ignore: Collection[str] = ()) -> Screened:
     return screened(remarks, file=document.file, known=rules().names, ignore=ignore, said=said)
 
 
-def _remarks(subject: Subject) -> Iterable[Remark]:
+def _remarks(subject: LintedConfig) -> Iterable[Remark]:
     """What there is to say: of a template or another program's file one thing."""
     alone = template(subject) or other_file(subject)
     if alone:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dslaunch.deepspeed import other_programs
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules import keys
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 ENOUGH = 3
@@ -28,7 +28,7 @@ OWN = (
 """Keys by which a file is a DeepSpeed config, however much else is in it."""
 
 
-def other_file(subject: Subject) -> Remark | None:
+def other_file(subject: LintedConfig) -> Remark | None:
     """The one thing to say about a file of another program; None: it may be a config."""
     data = subject.document.data
     if not isinstance(data, dict) or _has_own(data):
@@ -42,7 +42,7 @@ def other_file(subject: Subject) -> Remark | None:
     return _nothing_known(subject, data)
 
 
-def _nothing_known(subject: Subject, data: Mapping[str, Any]) -> Remark | None:
+def _nothing_known(subject: LintedConfig, data: Mapping[str, Any]) -> Remark | None:
     """A file without any key of DeepSpeed's, or with the config one level too deep."""
     names = [str(name) for name in data]
     if any(subject.table.general((name,)) for name in names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
 
 JINJA = re.compile(r"\{\{[^{}\n]*\}\}|\{%[^%\n]*%\}")
@@ -26,7 +26,7 @@ FIX = "fill it in first, and check the result"
 SOURCE = "Megatron-DeepSpeed, examples_deepspeed: sed fills in ds_config_gpt_TEMPLATE.json"
 
 
-def template(subject: Subject) -> Remark | None:
+def template(subject: LintedConfig) -> Remark | None:
     """The one thing to say about a template; None: it is none."""
     found = list(_placeholders(subject))
     if not found:
@@ -65,7 +65,7 @@ def _message(value: str, count: int) -> str:
     return f"a template: `{shown}`{more} must be filled in, so nothing else was judged"
 
 
-def _placeholders(subject: Subject) -> Iterator[str]:
+def _placeholders(subject: LintedConfig) -> Iterator[str]:
     """The places at which a placeholder stands where DeepSpeed needs a number or a switch."""
     for path, value, key in subject.walk():
         if not isinstance(value, str) or key is None or "any" in key.types:

@@ -54,14 +54,14 @@ def _errors_of(
     from dslaunch.deepspeed.hardware import hardware_of
     from dslaunch.deepspeed.lint import lint
     from dslaunch.deepspeed.lint import read as read_config
+    from dslaunch.deepspeed.linted_config import LintedConfig
     from dslaunch.deepspeed.schema import table
-    from dslaunch.deepspeed.subject import Subject
 
     try:
         document, reader = read_config(path.read_text("utf-8"), name, words=words or ())
     except (ConfigError, OSError, UnicodeDecodeError):
         return []
-    subject = Subject(
+    subject = LintedConfig(
         document,
         table(),
         reader,

@@ -11,7 +11,7 @@ from dslaunch.deepspeed import arguments, config_text, schema
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.deepspeed.lint import guess_reader, lint, unreadable
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark, mended
 
@@ -23,7 +23,7 @@ BATCH = {"train_batch_size": 8}
 def remarks(config: Any, table: schema.Table = NEW, **around: Any) -> tuple[Remark, ...]:
     written = config if isinstance(config, str) else json.dumps({**BATCH, **config})
     around.setdefault("parallelism", Parallelism(1))
-    return lint(Subject(config_text.parse(written, "ds.json"), table, **around))
+    return lint(LintedConfig(config_text.parse(written, "ds.json"), table, **around))
 
 
 def said(config: Any, **around: Any) -> list[tuple[str, str, str]]:

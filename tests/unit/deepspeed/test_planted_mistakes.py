@@ -15,8 +15,8 @@ import pytest
 from dslaunch.deepspeed import rules
 from dslaunch.deepspeed.batch import Parallelism
 from dslaunch.deepspeed.lint import read, unreadable, verdict
+from dslaunch.deepspeed.linted_config import LintedConfig, Reader
 from dslaunch.deepspeed.schema import table
-from dslaunch.deepspeed.subject import Reader, Subject
 from dslaunch.errors import ConfigError
 from dslaunch.lint import Remark
 
@@ -30,7 +30,7 @@ def remarks(config: Any, reader: Reader = "native", world: int = RANKS) -> tuple
         document, reader = read(written, "ds.json", reader)
     except ConfigError as error:
         return unreadable(error, written)
-    subject = Subject(document, table(), reader, parallelism=Parallelism(world))
+    subject = LintedConfig(document, table(), reader, parallelism=Parallelism(world))
     return verdict(subject).kept
 
 

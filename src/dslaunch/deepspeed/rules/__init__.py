@@ -1,6 +1,6 @@
 """The rules of the lint of DeepSpeed configs, a module for each subject.
 
-A rule takes a `Subject` and yields remarks. A module lists its functions in `RULES`, and in `NAMES`
+A rule takes a `LintedConfig` and yields remarks. A module lists its functions in `RULES`, and in `NAMES`
 the rules that they report; a name is stable over releases, since people ignore rules by it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint.rules import Rules, rules_of
 from dslaunch.registry import CONFIG_RULES
 
@@ -17,6 +17,6 @@ ALONE = ("syntax", "template", "other-file")
 
 
 @cache
-def rules() -> Rules[Subject]:
+def rules() -> Rules[LintedConfig]:
     """Return all rules, those of plugins too. Raises PluginError."""
     return rules_of("deepspeed/rules", CONFIG_RULES, more_names=ALONE)

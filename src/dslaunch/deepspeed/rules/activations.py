@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
 
 SECTION = "activation_checkpointing"
 
 
-def trainer(subject: Subject) -> Iterator[Remark]:
+def trainer(subject: LintedConfig) -> Iterator[Remark]:
     """The Trainer checkpoints activations by torch's means, and never reads DeepSpeed's section."""
     given = subject.raw(SECTION)
     wanted = isinstance(given, dict) and any(value not in (None, False) for value in given.values())
@@ -25,7 +25,7 @@ def trainer(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def contiguous(subject: Subject) -> Iterator[Remark]:
+def contiguous(subject: LintedConfig) -> Iterator[Remark]:
     """Copies in one buffer are for parts of activations, of a known number of layers."""
     path = f"{SECTION}.contiguous_memory_optimization"
     if subject.raw(path) is not True or subject.reader == "hf":

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dslaunch.deepspeed import values
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN
 from dslaunch.deepspeed.config_text import Path
+from dslaunch.deepspeed.linted_config import ACCELERATES_STAGE, LintedConfig
 from dslaunch.deepspeed.schema import Key
-from dslaunch.deepspeed.subject import ACCELERATES_STAGE, Subject
 from dslaunch.lint import Remark
 
 READERS = {"hf": "the Trainer", "accelerate": "accelerate", "native": "DeepSpeed"}
@@ -20,7 +20,7 @@ SOURCES = {
 }
 
 
-def auto(subject: Subject) -> Iterator[Remark]:
+def auto(subject: LintedConfig) -> Iterator[Remark]:
     """Say which `auto` stays one."""
     for path, value, key in subject.walk():
         if key is not None and is_misspelt(value) and "auto" not in map(str, key.choices):
@@ -38,7 +38,7 @@ def is_misspelt(value: object) -> bool:
     return isinstance(value, str) and value != "auto" and value.strip().lower() == "auto"
 
 
-def _misspelt(subject: Subject, path: Path, value: str) -> Remark:
+def _misspelt(subject: LintedConfig, path: Path, value: str) -> Remark:
     message = f"{json.dumps(value)} is a text like any other: only `auto`, in small letters, is "
     message += "filled in or dropped"
     edits = subject.rewrite(path, "auto")
@@ -48,7 +48,7 @@ def _misspelt(subject: Subject, path: Path, value: str) -> Remark:
     )
 
 
-def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
+def _native(subject: LintedConfig, path: Path, key: Key) -> Iterator[Remark]:
     """Without a framework `auto` is not replaced; DeepSpeed drops it or takes it for text."""
     who = " and ".join(sorted(key.auto)).replace("hf_trainer", "Hugging Face's Trainer")
     fills = "fills" if len(key.auto) == 1 else "fill"
@@ -70,7 +70,7 @@ def _native(subject: Subject, path: Path, key: Key) -> Iterator[Remark]:
     yield subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES["native"])
 
 
-def _nobody(subject: Subject, path: Path, key: Key) -> Remark:
+def _nobody(subject: LintedConfig, path: Path, key: Key) -> Remark:
     message = f"{READERS[subject.reader]} does not fill in `auto` here and stops with a ValueError"
     fix = f"write a value; the default is {_shown(key)}"
     if _own(key):
@@ -87,7 +87,7 @@ def _shown(key: Key) -> str:
     return json.dumps(key.default)
 
 
-def stage(subject: Subject) -> Iterator[Remark]:
+def stage(subject: LintedConfig) -> Iterator[Remark]:
     """A stage of `auto` is 2, whatever else the section says."""
     if subject.reader == "native" or subject.raw("zero_optimization.stage") != "auto":
         return

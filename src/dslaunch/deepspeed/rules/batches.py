@@ -8,9 +8,9 @@ from typing import Any
 from dslaunch.deepspeed import batch
 from dslaunch.deepspeed.arguments import Arguments
 from dslaunch.deepspeed.batch import MICRO, STEPS, TRAIN, BatchError, Parallelism
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.rules.types import shown
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 SOURCE = "DeepSpeed 0.19.8, runtime/config.py, `_set_batch_related_parameters`"
@@ -19,7 +19,7 @@ LONGEST = 18
 """Digits of a size; more are none."""
 
 
-def sizes(subject: Subject) -> Iterator[Remark]:
+def sizes(subject: LintedConfig) -> Iterator[Remark]:
     """Say what DeepSpeed says to the batch keys, and what it does not say."""
     if not isinstance(subject.document.data, dict):
         return
@@ -35,7 +35,7 @@ def sizes(subject: Subject) -> Iterator[Remark]:
         yield from _fractions(subject, result)
 
 
-def _wrong(subject: Subject) -> Iterator[Remark]:
+def _wrong(subject: LintedConfig) -> Iterator[Remark]:
     """Values that are no whole numbers."""
     for name in KEYS:
         value = subject.raw(name)
@@ -59,19 +59,19 @@ def _wrong(subject: Subject) -> Iterator[Remark]:
                 yield subject.error("unchecked-type", name, message, fix=fix, source=SOURCE)
 
 
-def _elastic(subject: Subject) -> bool:
+def _elastic(subject: LintedConfig) -> bool:
     """Elasticity sets the sizes itself, in the versions that have it."""
     removed = subject.table.keys.get("elasticity")
     on = subject.raw("elasticity.enabled") is True
     return on and removed is not None and removed.type != "removed"
 
 
-def _open(subject: Subject) -> bool:
+def _open(subject: LintedConfig) -> bool:
     """Whether a size is `auto` and what it will be is not known."""
     return any(value == "auto" or is_misspelt(value) for value in _filled(subject))
 
 
-def _filled(subject: Subject) -> tuple[Any, Any, Any]:
+def _filled(subject: LintedConfig) -> tuple[Any, Any, Any]:
     """The sizes with what the Trainer fills in from its arguments, where they are known."""
     train, micro, steps = (subject.raw(name) for name in KEYS)
     known = subject.arguments
@@ -94,11 +94,11 @@ def _whole(known: Arguments, name: str) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _parallelism(subject: Subject) -> Parallelism:
+def _parallelism(subject: LintedConfig) -> Parallelism:
     return subject.parallelism or Parallelism(1)
 
 
-def _failed(subject: Subject, error: BatchError) -> Remark | Any:
+def _failed(subject: LintedConfig, error: BatchError) -> Remark | Any:
     present = next((name for name in KEYS if subject.raw(name) is not None), "")
     if error.message == batch.MISSING:
         message = f"DeepSpeed stops with `{error.message}`, unless the script adds it"
@@ -110,7 +110,7 @@ def _failed(subject: Subject, error: BatchError) -> Remark | Any:
     return subject.error("batch", present, message, fix=_better(subject, error.fix), source=SOURCE)
 
 
-def _depends_on_world(subject: Subject) -> bool:
+def _depends_on_world(subject: LintedConfig) -> bool:
     """Whether some world size would do."""
     train, micro, steps = (subject.raw(name) for name in KEYS)
     whole = [value for value in (train, micro, steps) if value is not None]
@@ -119,7 +119,7 @@ def _depends_on_world(subject: Subject) -> bool:
     return micro is None or train % (micro * (steps or 1)) == 0
 
 
-def _world(subject: Subject) -> str:
+def _world(subject: LintedConfig) -> str:
     """For how many ranks the sizes hold."""
     train, micro, steps = (subject.raw(name) for name in KEYS)
     ask = "name the cluster: --cluster, or --world N"
@@ -130,7 +130,7 @@ def _world(subject: Subject) -> str:
     return f"{ask}; it holds for {ranks:g} data-parallel ranks{each}"
 
 
-def _better(subject: Subject, fallback: str) -> str:
+def _better(subject: LintedConfig, fallback: str) -> str:
     """Sizes near to these that would do."""
     ways = batch.ways_out(batch.given(subject.document.data), int(_parallelism(subject).data))
     words = [
@@ -140,7 +140,7 @@ def _better(subject: Subject, fallback: str) -> str:
     return "; or ".join(words) or fallback
 
 
-def _fractions(subject: Subject, result: batch.BatchSizes) -> Iterator[Remark]:
+def _fractions(subject: LintedConfig, result: batch.BatchSizes) -> Iterator[Remark]:
     """Sizes that DeepSpeed takes, though they are not what is meant."""
     size = _parallelism(subject).data
     for name, value in zip(KEYS, (result.train, result.micro, result.steps), strict=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
 
 LOCAL = "checkpoint.use_node_local_storage"
 ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
 
 
-def node_local(subject: Subject) -> Iterator[Remark]:
+def node_local(subject: LintedConfig) -> Iterator[Remark]:
     """Each node writes its part: who writes what, and what is missing in the end."""
     if not subject.raw(LOCAL):
         return
@@ -52,7 +52,7 @@ def node_local(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def always_on(subject: Subject) -> Iterator[Remark]:
+def always_on(subject: LintedConfig) -> Iterator[Remark]:
     """`datastates_ckpt` is on unless it is `false`, whatever is in it."""
     section = subject.raw("datastates_ckpt")
     off = isinstance(section, dict) and section.get("enabled") is False

@@ -12,7 +12,7 @@ from dslaunch.deepspeed.hardware import (
     NodeHardware,
     is_one_of,
 )
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Level, Remark
 
 ZERO = "zero_optimization"
@@ -21,7 +21,7 @@ OPTIMIZER_BYTES = 16
 GROUPS = "DeepSpeed 0.19.8, utils/groups.py"
 
 
-def bf16(subject: Subject) -> Iterator[Remark]:
+def bf16(subject: LintedConfig) -> Iterator[Remark]:
     """bf16 on GPUs that have none."""
     without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
     if without and subject.on("bf16.enabled"):
@@ -35,7 +35,7 @@ def bf16(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def tf32(subject: Subject) -> Iterator[Remark]:
+def tf32(subject: LintedConfig) -> Iterator[Remark]:
     """--tf32 on GPUs that have none: those that have no bf16."""
     without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
     known = subject.arguments
@@ -50,7 +50,7 @@ def tf32(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def pcie(subject: Subject) -> Iterator[Remark]:
+def pcie(subject: LintedConfig) -> Iterator[Remark]:
     """Stage 3 gathers all weights in every step, which PCIe makes slow."""
     slow = [node for node in subject.nodes if node.slots > 1 and _by_pcie(node)]
     if slow and subject.stage == 3:
@@ -69,7 +69,7 @@ def _by_pcie(node: NodeHardware) -> bool:
     return is_one_of(node.gpu, BY_PCIE) if node.nvlink is None else not node.nvlink
 
 
-def nvme(subject: Subject) -> Iterator[Remark]:
+def nvme(subject: LintedConfig) -> Iterator[Remark]:
     """The directory for NVMe, as each node has it."""
     for name in ("offload_param", "offload_optimizer"):
         path = subject.raw(f"{ZERO}.{name}.nvme_path")
@@ -89,7 +89,7 @@ def nvme(subject: Subject) -> Iterator[Remark]:
             )
 
 
-def _unfit(subject: Subject, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
+def _unfit(subject: LintedConfig, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
     """Why the directory does not do, and on which nodes; what nobody asked is said as well."""
     found: dict[tuple[Level, str], list[NodeHardware]] = {}
     for node in subject.nodes:
@@ -123,7 +123,7 @@ def _judged(seen: DirectoryFacts, path: str) -> tuple[Level, str] | None:
     return ("error", why) if itself else ("warning", f"is below {seen.path}, which {why}")
 
 
-def memory(subject: Subject) -> Iterator[Remark]:
+def memory(subject: LintedConfig) -> Iterator[Remark]:
     """The CPU memory that an offloaded optimizer needs."""
     device = subject.get(f"{ZERO}.offload_optimizer.device")
     if device != "cpu" or subject.parameters is None or not subject.nodes or not subject.stage:
@@ -145,7 +145,7 @@ def memory(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def groups(subject: Subject) -> Iterator[Remark]:
+def groups(subject: LintedConfig) -> Iterator[Remark]:
     """hpZ and quantised gradients divide the ranks into groups."""
     where, nodes = subject.parallelism, subject.nodes
     path = f"{ZERO}.zero_hpz_partition_size"
@@ -163,7 +163,7 @@ def groups(subject: Subject) -> Iterator[Remark]:
     yield from _quantised(subject)
 
 
-def _quantised(subject: Subject) -> Iterator[Remark]:
+def _quantised(subject: LintedConfig) -> Iterator[Remark]:
     path = f"{ZERO}.zero_quantized_gradients"
     partial = [n for n in subject.nodes if n.gpus is not None and n.slots != n.gpus]
     uneven = len({node.slots for node in subject.nodes}) > 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.deepspeed.config_text import Path
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.schema import Key
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Edit, Remark
 
 ZERO = "zero_optimization"
@@ -15,7 +15,7 @@ GATHER = "stage3_gather_16bit_weights_on_model_save"
 SOURCE = "DeepSpeed, runtime/zero/config.py"
 
 
-def deprecated(subject: Subject) -> Iterator[Remark]:
+def deprecated(subject: LintedConfig) -> Iterator[Remark]:
     """Say which names are old, what they are called now, and where both are."""
     for path, value, key in subject.walk():
         if key is None or not key.deprecated or len(path) > 2:
@@ -55,7 +55,7 @@ def _both(key: Key) -> tuple[str, ...]:
     return (_successor(key),) if _successor(key) else ()
 
 
-def _edits(subject: Subject, path: Path, value: object) -> tuple[Edit, ...]:
+def _edits(subject: LintedConfig, path: Path, value: object) -> tuple[Edit, ...]:
     name = path[-1]
     if name == "bfloat16":
         return subject.rename(path, "bf16")
@@ -67,7 +67,7 @@ def _edits(subject: Subject, path: Path, value: object) -> tuple[Edit, ...]:
     return ()
 
 
-def spelt_twice(subject: Subject) -> Iterator[Remark]:
+def spelt_twice(subject: LintedConfig) -> Iterator[Remark]:
     """Say which key is there under both of its names."""
     for path, value, key in subject.walk():
         other = key.alias_of if key is not None and len(path) > 1 else None
@@ -89,7 +89,7 @@ def spelt_twice(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def switch(subject: Subject) -> Iterator[Remark]:
+def switch(subject: LintedConfig) -> Iterator[Remark]:
     """`zero_optimization: true`, as before 0.3: DeepSpeed takes it, accelerate does not."""
     value = subject.raw(ZERO)
     if not isinstance(value, bool):

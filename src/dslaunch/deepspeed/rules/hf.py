@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dslaunch.deepspeed.arguments import Arguments
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.rules.types import BATCH, shown
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Level, Remark
 
 TRAINER = "transformers 5.23, integrations/deepspeed.py"
@@ -35,7 +35,7 @@ SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 """What the Trainer's schedulers are called in DeepSpeed."""
 
 
-def matching(subject: Subject) -> Iterator[Remark]:
+def matching(subject: LintedConfig) -> Iterator[Remark]:
     """Key by key: what is written must be what the argument says, or `auto`."""
     known = subject.arguments
     if subject.reader != "hf" or known is None:
@@ -51,7 +51,7 @@ def matching(subject: Subject) -> Iterator[Remark]:
     yield from _precision(subject, known)
 
 
-def in_quotes(subject: Subject) -> Iterator[Remark]:
+def in_quotes(subject: LintedConfig) -> Iterator[Remark]:
     """A text never equals the argument, so the Trainer stops, whatever the argument says."""
     if subject.reader != "hf":
         return
@@ -67,7 +67,7 @@ def in_quotes(subject: Subject) -> Iterator[Remark]:
         yield subject.error("hf-text", path, message, fix=fix, source=TRAINER, edits=edits)
 
 
-def stage_in_quotes(subject: Subject) -> Iterator[Remark]:
+def stage_in_quotes(subject: LintedConfig) -> Iterator[Remark]:
     """A stage in quotes is a stage for DeepSpeed, and none for accelerate and transformers."""
     path = "zero_optimization.stage"
     value = subject.raw(path)
@@ -84,7 +84,7 @@ def stage_in_quotes(subject: Subject) -> Iterator[Remark]:
     )
 
 
-def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
+def _steps(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
     """Numbers of steps, where an argument says them; else they follow from the data."""
     for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
         path, steps = f"scheduler.params.{name}", known.given.get(argument)
@@ -93,7 +93,7 @@ def _steps(subject: Subject, known: Arguments) -> Iterator[Remark]:
 
 
 def _compared(
-    subject: Subject, path: str, value: Any, name: str, argument: Any, said: bool
+    subject: LintedConfig, path: str, value: Any, name: str, argument: Any, said: bool
 ) -> Iterator[Remark]:
     if value is None or value == "auto" or value == argument or isinstance(value, str):
         return
@@ -102,13 +102,13 @@ def _compared(
     yield _mismatch(subject, path, message, "error" if said else "warning")
 
 
-def _mismatch(subject: Subject, path: str, message: str, level: Level) -> Remark:
+def _mismatch(subject: LintedConfig, path: str, message: str, level: Level) -> Remark:
     edits = subject.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
     fix = 'write "auto", and the argument decides'
     return subject.remark("hf-mismatch", level, path, message, fix=fix, source=TRAINER, edits=edits)
 
 
-def _train_batch(subject: Subject, known: Arguments) -> Iterator[Remark]:
+def _train_batch(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
     value = subject.raw("train_batch_size")
     if subject.parallelism is None or value is None or isinstance(value, str):
         return
@@ -124,7 +124,7 @@ def _train_batch(subject: Subject, known: Arguments) -> Iterator[Remark]:
         yield _mismatch(subject, "train_batch_size", message, said)
 
 
-def _precision(subject: Subject, known: Arguments) -> Iterator[Remark]:
+def _precision(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
     for mode in ("fp16", "bf16"):
         names = (mode, f"{mode}_full_eval")
         argument = any(known[name] is True for name in names)
@@ -146,7 +146,7 @@ def _precision(subject: Subject, known: Arguments) -> Iterator[Remark]:
             )
 
 
-def schedulers(subject: Subject) -> Iterator[Remark]:
+def schedulers(subject: LintedConfig) -> Iterator[Remark]:
     """Who makes optimizer and scheduler, and whether that goes together."""
     if subject.reader != "hf":
         return
@@ -194,11 +194,11 @@ def schedulers(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def _offloads(subject: Subject) -> bool:
+def _offloads(subject: LintedConfig) -> bool:
     return subject.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
 
 
-def section(subject: Subject) -> Iterator[Remark]:
+def section(subject: LintedConfig) -> Iterator[Remark]:
     """accelerate, and with it the Trainer, wants the section for ZeRO."""
     if subject.reader != "native" and not subject.has("zero_optimization"):
         yield subject.error(
@@ -211,7 +211,7 @@ def section(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def saving(subject: Subject) -> Iterator[Remark]:
+def saving(subject: LintedConfig) -> Iterator[Remark]:
     """--save_on_each_node overrides what the config says."""
     known, path = subject.arguments, "checkpoint.use_node_local_storage"
     if known is None or subject.reader != "hf":
@@ -236,7 +236,7 @@ def saving(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def inference(subject: Subject) -> Iterator[Remark]:
+def inference(subject: LintedConfig) -> Iterator[Remark]:
     """Evaluation alone is for stage 3, whose weights alone are divided."""
     known = subject.arguments
     if known is None or subject.reader != "hf" or subject.stage == 3:

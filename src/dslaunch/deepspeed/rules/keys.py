@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dslaunch.deepspeed import other_programs, schema
 from dslaunch.deepspeed.config_text import Path, path_text
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.other_programs import KeyAdvice
 from dslaunch.deepspeed.schema import Key, by_hand
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Edit, Level, Remark
 
 ALIKE = 0.8
@@ -31,7 +31,7 @@ CHECKED = "pydantic's `extra=forbid` (DeepSpeed, runtime/config_utils.py)"
 UNCHECKED = "DeepSpeed reads this section key by key and never looks at the others"
 
 
-def unknown(subject: Subject) -> Iterator[Remark]:
+def unknown(subject: LintedConfig) -> Iterator[Remark]:
     """Say which keys this version does not know or has removed."""
     neox = _gpt_neox(subject)
     if neox:
@@ -54,7 +54,7 @@ def unknown(subject: Subject) -> Iterator[Remark]:
         yield from _folded(subject, found)
 
 
-def _folded(subject: Subject, found: list[tuple[Path, Remark]]) -> Iterator[Remark]:
+def _folded(subject: LintedConfig, found: list[tuple[Path, Remark]]) -> Iterator[Remark]:
     """Remarks with the same advice: each by itself, or one where there are many."""
     if len(found) < MANY:
         yield from (remark for _, remark in found)
@@ -67,7 +67,7 @@ def _folded(subject: Subject, found: list[tuple[Path, Remark]]) -> Iterator[Rema
     yield subject.warning("ignored-key", path, message, fix=first.fix, source=UNCHECKED)
 
 
-def _gpt_neox(subject: Subject) -> list[str]:
+def _gpt_neox(subject: LintedConfig) -> list[str]:
     """The keys by which this is a config of gpt-neox; none if it is not."""
     data = subject.document.data
     known = other_programs.names("gpt_neox")
@@ -75,7 +75,7 @@ def _gpt_neox(subject: Subject) -> list[str]:
     return names if len(names) >= MANY else []
 
 
-def _of_gpt_neox(subject: Subject, names: list[str]) -> Remark:
+def _of_gpt_neox(subject: LintedConfig, names: list[str]) -> Remark:
     listed = ", ".join(names[:LISTED])
     message = f"a config of gpt-neox, which reads its own keys ({listed}); DeepSpeed ignores them"
     return subject.info(
@@ -87,13 +87,13 @@ def _of_gpt_neox(subject: Subject, names: list[str]) -> Remark:
     )
 
 
-def _stops(subject: Subject, path: Path) -> bool:
+def _stops(subject: LintedConfig, path: Path) -> bool:
     """Whether DeepSpeed stops at an unknown key of this section."""
     section = subject.table.find(path[:-1]) if len(path) > 1 else None
     return section is not None and section.unknown_keys == "forbid"
 
 
-def _closed(subject: Subject, path: Path) -> bool:
+def _closed(subject: LintedConfig, path: Path) -> bool:
     """Whether the keys of the section are listed: `{}` may hold anything, such as parameters."""
     if len(path) == 1:
         return True
@@ -103,7 +103,7 @@ def _closed(subject: Subject, path: Path) -> bool:
     return bool(section is not None and subject.table.names(section))
 
 
-def _removed(subject: Subject, path: Path) -> Remark:
+def _removed(subject: LintedConfig, path: Path) -> Remark:
     successor = by_hand("unknown_keys")["replacements"].get(path_text(path))
     fix = f"use {successor}" if successor else "take it out"
     older = [v for v in schema.versions() if _known_in(v, path)]
@@ -119,7 +119,7 @@ def _known_in(version: str, path: Path) -> Key | None:
     return key if key is not None and key.type != "removed" else None
 
 
-def _unknown(subject: Subject, path: Path) -> Remark:
+def _unknown(subject: LintedConfig, path: Path) -> Remark:
     meant = _meant(subject, path)
     elsewhere = [v for v in schema.versions() if _known_in(v, path)]
     where = f" ({subject.version} does not know it; {elsewhere[-1]} does)" if elsewhere else ""
@@ -144,7 +144,7 @@ def _unknown(subject: Subject, path: Path) -> Remark:
     )
 
 
-def is_meant(subject: Subject, path: Path) -> bool:
+def is_meant(subject: LintedConfig, path: Path) -> bool:
     """Whether an unknown key stands for one of DeepSpeed's: of another version, or misspelt."""
     return _unknown(subject, path).level == "error"
 
@@ -160,7 +160,7 @@ class Meant:
     """Whether DeepSpeed was to do something, and does not."""
 
 
-def _meant(subject: Subject, path: Path) -> Meant | None:
+def _meant(subject: LintedConfig, path: Path) -> Meant | None:
     """What was meant by an unknown key: known names of other programs before similar letters."""
     name = str(path[-1])
     section = subject.table.general(path[:-1]) or ""
@@ -181,7 +181,7 @@ def _meant(subject: Subject, path: Path) -> Meant | None:
     return _elsewhere(subject, path) or _misspelt_foreign(subject, path)
 
 
-def _misspelt_foreign(subject: Subject, path: Path) -> Meant | None:
+def _misspelt_foreign(subject: LintedConfig, path: Path) -> Meant | None:
     """What was meant by a misspelt name of another program's, at the top level."""
     if len(path) > 1:
         return None
@@ -191,7 +191,7 @@ def _misspelt_foreign(subject: Subject, path: Path) -> Meant | None:
     return Meant(known.fix) if known else None
 
 
-def _advised(subject: Subject, path: Path, known: KeyAdvice, section: str) -> Meant:
+def _advised(subject: LintedConfig, path: Path, known: KeyAdvice, section: str) -> Meant:
     """An advice, with the edit where one key only has another name."""
     beside = known.target is not None and known.target in subject.table.names(section)
     edits = subject.rename(path, known.target) if beside and known.target else ()
@@ -199,7 +199,7 @@ def _advised(subject: Subject, path: Path, known: KeyAdvice, section: str) -> Me
     return Meant(known.fix, edits, serious)
 
 
-def _elsewhere(subject: Subject, path: Path) -> Meant | None:
+def _elsewhere(subject: LintedConfig, path: Path) -> Meant | None:
     """The one section that has a key of this name."""
     name = path[-1]
     private = tuple(by_hand("unknown_keys")["private_sections"])

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dslaunch.deepspeed import other_programs
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.keys import closest
 from dslaunch.deepspeed.rules.types import shown
 from dslaunch.deepspeed.schema import by_hand, number
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Remark
 
 ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
@@ -23,7 +23,7 @@ POSITIVE_SINCE = (0, 19, 6)
 """From here on a warm-up of 0 steps is refused; before, it was taken for 2."""
 
 
-def optimizer(subject: Subject) -> Iterator[Remark]:
+def optimizer(subject: LintedConfig) -> Iterator[Remark]:
     """The name and the parameters."""
     name = subject.raw("optimizer.type")
     section = subject.raw("optimizer")
@@ -42,7 +42,7 @@ def optimizer(subject: Subject) -> Iterator[Remark]:
     yield from _with_zero(subject, name.lower())
 
 
-def _unknown_optimizer(subject: Subject, name: str) -> Remark:
+def _unknown_optimizer(subject: LintedConfig, name: str) -> Remark:
     names = [*by_hand("torch")["optimizers"], "Lamb", "Lion", "Muon"]
     similar, ratio = closest(name, names)
     edits = subject.rewrite(("optimizer", "type"), similar) if similar and ratio >= 0.9 else ()
@@ -60,7 +60,7 @@ def _unknown_optimizer(subject: Subject, name: str) -> Remark:
     )
 
 
-def _parameters(subject: Subject, name: str) -> Iterator[Remark]:
+def _parameters(subject: LintedConfig, name: str) -> Iterator[Remark]:
     given = subject.raw("optimizer.params")
     if not isinstance(given, dict):
         return
@@ -94,7 +94,7 @@ def _parameter_meant(name: str, key: str, known: Iterable[str]) -> str:
     return f"did you mean {similar}?" if similar else f"{name} takes {', '.join(names)}"
 
 
-def _known(subject: Subject, name: str) -> tuple[str, ...]:
+def _known(subject: LintedConfig, name: str) -> tuple[str, ...]:
     """The parameters of a DeepSpeed optimizer; empty where they are not known."""
     if name.lower() not in TESTED or subject.raw("optimizer.params.torch_adam"):
         return ()
@@ -106,7 +106,7 @@ def _known(subject: Subject, name: str) -> tuple[str, ...]:
     return tuple(found) if len(found) > 1 else ()
 
 
-def _with_zero(subject: Subject, name: str) -> Iterator[Remark]:
+def _with_zero(subject: LintedConfig, name: str) -> Iterator[Remark]:
     own = name in subject.table.optimizers
     if subject.stage > 0 and name in ONE_BIT and own:
         yield subject.error(
@@ -144,7 +144,7 @@ def _with_zero(subject: Subject, name: str) -> Iterator[Remark]:
         )
 
 
-def scheduler(subject: Subject) -> Iterator[Remark]:
+def scheduler(subject: LintedConfig) -> Iterator[Remark]:
     """The name and the parameters."""
     section, name = subject.raw("scheduler"), subject.raw("scheduler.type")
     if not isinstance(section, dict):
@@ -168,7 +168,7 @@ def scheduler(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def _other_scheduler(subject: Subject, name: str) -> Iterator[Remark]:
+def _other_scheduler(subject: LintedConfig, name: str) -> Iterator[Remark]:
     """A name that is not DeepSpeed's: torch's, or one at which the engine stops."""
     of_torch = by_hand("torch")["schedulers"]
     if name in of_torch:
@@ -197,7 +197,7 @@ def _alike(name: str, other: str) -> bool:
     return name.lower() == other.lower()
 
 
-def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
+def _of_torch(subject: LintedConfig, name: str) -> Iterator[Remark]:
     """torch's schedulers: their parameters, and those that no JSON can make."""
     parameters = by_hand("torch")["schedulers"][name]
     needed, taken = parameters["needs"], parameters["takes"]
@@ -240,7 +240,7 @@ def _of_torch(subject: Subject, name: str) -> Iterator[Remark]:
 
 
 def _arguments(
-    subject: Subject, name: str, known: dict[str, Any], params: dict[str, Any]
+    subject: LintedConfig, name: str, known: dict[str, Any], params: dict[str, Any]
 ) -> Iterator[Remark]:
     for key in params:
         if key not in known:
@@ -265,7 +265,7 @@ def _arguments(
     yield from _warm_up(subject, params)
 
 
-def _warm_up(subject: Subject, params: dict[str, Any]) -> Iterator[Remark]:
+def _warm_up(subject: LintedConfig, params: dict[str, Any]) -> Iterator[Remark]:
     path, steps = "scheduler.params.warmup_num_steps", params.get("warmup_num_steps")
     if steps is None or steps == "auto":
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
 
 CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
@@ -21,7 +21,7 @@ SHORT = {
 PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
 
 
-def both(subject: Subject) -> Iterator[Remark]:
+def both(subject: LintedConfig) -> Iterator[Remark]:
     """Only one of the two can be on."""
     if subject.on("fp16.enabled") and subject.on("bf16.enabled"):
         yield subject.error(
@@ -33,7 +33,7 @@ def both(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def dynamic_scale(subject: Subject) -> Iterator[Remark]:
+def dynamic_scale(subject: LintedConfig) -> Iterator[Remark]:
     """The dynamic loss scale needs positive numbers to work with."""
     known = subject.table.keys.get("fp16.loss_scale_window")
     dynamic = subject.on("fp16.enabled") and subject.get("fp16.loss_scale") == 0
@@ -51,7 +51,7 @@ def dynamic_scale(subject: Subject) -> Iterator[Remark]:
             )
 
 
-def master_weights(subject: Subject) -> Iterator[Remark]:
+def master_weights(subject: LintedConfig) -> Iterator[Remark]:
     """16-bit master weights are for ZeRO."""
     for path in (
         "fp16.fp16_master_weights_and_grads",
@@ -78,7 +78,7 @@ def master_weights(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
+def reduced_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
     """Gradients are summed in bf16, unless something else is said."""
     said = subject.raw("communication_data_type") is not None
     if subject.on("bf16.enabled") and not said and subject.stage in (1, 2, 3):
@@ -91,7 +91,7 @@ def reduced_in_bf16(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def accumulated_in_bf16(subject: Subject) -> Iterator[Remark]:
+def accumulated_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
     """Gradients of several micro-batches are added in bf16, unless something else is said."""
     steps, path = _micro_batches(subject), "data_types.grad_accum_dtype"
     said = subject.raw(path) is not None or path not in subject.table.keys
@@ -105,7 +105,7 @@ def accumulated_in_bf16(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def _micro_batches(subject: Subject) -> int:
+def _micro_batches(subject: LintedConfig) -> int:
     """How many make a step; 1 where that is not known."""
     name = "gradient_accumulation_steps"
     value = subject.raw(name)
@@ -114,7 +114,7 @@ def _micro_batches(subject: Subject) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 1
 
 
-def pretrained(subject: Subject) -> Iterator[Remark]:
+def pretrained(subject: LintedConfig) -> Iterator[Remark]:
     """fp16 has a smaller range than the bf16 that many models were trained with."""
     if subject.on("fp16.enabled") and subject.model_dtype == "bfloat16":
         yield subject.warning(
@@ -127,7 +127,7 @@ def pretrained(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def parameters(subject: Subject) -> Iterator[Remark]:
+def parameters(subject: LintedConfig) -> Iterator[Remark]:
     """The type of the weights follows from the mode, and must not be said otherwise."""
     path = "data_types.param_dtype"
     said = SHORT.get(str(subject.raw(path)))

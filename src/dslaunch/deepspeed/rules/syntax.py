@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from dslaunch.deepspeed.config_text import Loose, path_text
-from dslaunch.deepspeed.subject import How, Subject
+from dslaunch.deepspeed.linted_config import How, LintedConfig
 from dslaunch.lint import Level, Remark
 
 LOADER = "DeepSpeed 0.19.8, runtime/config.py"
 STRICT = "accelerate 1.15, utils/deepspeed.py: json.load"
 
 
-def loose(subject: Subject) -> Iterator[Remark]:
+def loose(subject: LintedConfig) -> Iterator[Remark]:
     """Say where the text is HJSON, which only DeepSpeed itself reads: a remark for all, or for each
     kind where it stops somebody."""
     found = subject.document.loose
@@ -37,7 +37,7 @@ def loose(subject: Subject) -> Iterator[Remark]:
 
 
 def _loose(
-    subject: Subject, level: Level, found: Loose, message: str, **how: Unpack[How]
+    subject: LintedConfig, level: Level, found: Loose, message: str, **how: Unpack[How]
 ) -> Remark:
     """Something to say about a place of the text that is no key."""
     line, column = subject.document.place(found.offset)
@@ -53,7 +53,7 @@ def _loose(
     )
 
 
-def twice(subject: Subject) -> Iterator[Remark]:
+def twice(subject: LintedConfig) -> Iterator[Remark]:
     """Say which keys are there twice."""
     document = subject.document
     for path, offset in document.twice:
@@ -75,7 +75,7 @@ def twice(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def top(subject: Subject) -> Iterator[Remark]:
+def top(subject: LintedConfig) -> Iterator[Remark]:
     """A list is no config."""
     if not isinstance(subject.document.data, dict):
         message = "expected an object of settings, found a list: DeepSpeed stops"

@@ -10,9 +10,9 @@ from typing import Any
 
 from dslaunch.deepspeed import batch, values
 from dslaunch.deepspeed.config_text import Path
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.deepspeed.rules.auto import is_misspelt
 from dslaunch.deepspeed.schema import Key
-from dslaunch.deepspeed.subject import Subject
 from dslaunch.lint import Edit, Remark
 
 BATCH = (batch.TRAIN, batch.MICRO, batch.STEPS)
@@ -48,7 +48,7 @@ SWITCHED = (
 """Sections that have `enabled`."""
 
 
-def types(subject: Subject) -> Iterator[Remark]:
+def types(subject: LintedConfig) -> Iterator[Remark]:
     """Compare every value with what the table says of its key."""
     for path, value, key in subject.walk():
         if key is None or key.type == "removed" or key.path in BATCH:
@@ -70,7 +70,7 @@ def types(subject: Subject) -> Iterator[Remark]:
             yield from _unchecked(subject, path, value, key)
 
 
-def _elsewhere(subject: Subject, path: Path, value: Any, key: Key) -> bool:
+def _elsewhere(subject: LintedConfig, path: Path, value: Any, key: Key) -> bool:
     """Whether a value that is none of the key's is right all the same, or another rule's."""
     if path == ("zero_optimization",) and isinstance(value, bool):
         return True  # the old form: the rules of deprecated keys
@@ -81,7 +81,7 @@ def _elsewhere(subject: Subject, path: Path, value: Any, key: Key) -> bool:
     return tuned and isinstance(value, list) and "list" not in key.type
 
 
-def _checked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+def _checked(subject: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     if not values.taken(key, value) or _refused_by_hand(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
         edits = _certain(subject, path, value, key)
@@ -109,7 +109,7 @@ def _refused_by_hand(key: Key, value: Any) -> bool:
     return key.path in ("fp16.loss_scale_window", "fp16.min_loss_scale") and isinstance(value, bool)
 
 
-def _certain(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+def _certain(subject: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
     """A number in quotes that is meant as a number."""
     if not isinstance(value, str) or "int" not in key.types:
         return ()
@@ -121,7 +121,7 @@ def _certain(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, 
     return subject.rewrite(path, int(number)) if whole else ()
 
 
-def _unchecked(subject: Subject, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+def _unchecked(subject: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     wild = key.path.count("<") or key.path.count("[")
     if not wild and values.refused(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
@@ -198,7 +198,7 @@ def _section(key: Key, value: Any) -> str:
     return "write an object, {...}, or take it out"
 
 
-def _unquoted(subject: Subject, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+def _unquoted(subject: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
     if "bool" in key.types and isinstance(value, str) and value.lower() in ("true", "false"):
         return subject.rewrite(path, value.lower() == "true")
     return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.deepspeed.subject import Subject
+from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.lint import Remark
 
 ZERO = "zero_optimization"
@@ -12,7 +12,7 @@ CONFIG = "DeepSpeed 0.19.8, runtime/config.py"
 ZERO_CONFIG = "DeepSpeed 0.19.8, runtime/zero/config.py"
 
 
-def offload(subject: Subject) -> Iterator[Remark]:
+def offload(subject: LintedConfig) -> Iterator[Remark]:
     """Offloading needs a stage, and NVMe a path."""
     for name, least in (("offload_optimizer", 1), ("offload_param", 3)):
         device = subject.get(f"{ZERO}.{name}.device")
@@ -34,7 +34,7 @@ def offload(subject: Subject) -> Iterator[Remark]:
             yield _nvme_path(subject, path)
 
 
-def _nvme_stage(subject: Subject, path: str) -> Remark:
+def _nvme_stage(subject: LintedConfig, path: str) -> Remark:
     message = f"NVMe is for stage 3 only, and the stage is {subject.stage}"
     return subject.error(
         "nvme-stage",
@@ -45,7 +45,7 @@ def _nvme_stage(subject: Subject, path: str) -> Remark:
     )
 
 
-def _nvme_path(subject: Subject, path: str) -> Remark:
+def _nvme_path(subject: LintedConfig, path: str) -> Remark:
     message = "NVMe without nvme_path: DeepSpeed reads the config and fails when it sets up ZeRO"
     return subject.error(
         "nvme-path",
@@ -56,7 +56,7 @@ def _nvme_path(subject: Subject, path: str) -> Remark:
     )
 
 
-def ratio(subject: Subject) -> Iterator[Remark]:
+def ratio(subject: LintedConfig) -> Iterator[Remark]:
     """Offloading a part of the optimizer is for stage 3."""
     part = subject.get(f"{ZERO}.offload_optimizer.ratio")
     present = isinstance(subject.raw(f"{ZERO}.offload_optimizer"), dict)
@@ -70,7 +70,7 @@ def ratio(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def gathered(subject: Subject) -> Iterator[Remark]:
+def gathered(subject: LintedConfig) -> Iterator[Remark]:
     """Stage 3 saves placeholders instead of weights, unless it is told to gather them."""
     name = f"{ZERO}.stage3_gather_16bit_weights_on_model_save"
     old = subject.raw(f"{ZERO}.stage3_gather_fp16_weights_on_model_save")
@@ -85,7 +85,7 @@ def gathered(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def stage3_keys(subject: Subject) -> Iterator[Remark]:
+def stage3_keys(subject: LintedConfig) -> Iterator[Remark]:
     """Keys that only stage 3 looks at."""
     zero = subject.raw(ZERO)
     if not isinstance(zero, dict) or subject.stage == 3:
@@ -102,7 +102,7 @@ def stage3_keys(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def reduction(subject: Subject) -> Iterator[Remark]:
+def reduction(subject: LintedConfig) -> Iterator[Remark]:
     """How gradients are summed."""
     if str(subject.get("gradient_allreduce_op")).lower() == "sum":
         zenflow = isinstance(subject.raw(f"{ZERO}.zenflow"), dict)
@@ -123,7 +123,7 @@ def reduction(subject: Subject) -> Iterator[Remark]:
     yield from _predivide(subject)
 
 
-def _predivide(subject: Subject) -> Iterator[Remark]:
+def _predivide(subject: LintedConfig) -> Iterator[Remark]:
     factor = subject.get("gradient_predivide_factor")
     scatter = subject.get(f"{ZERO}.reduce_scatter") is True
     if subject.stage < 2 or not scatter:
@@ -146,7 +146,7 @@ def _predivide(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def norm(subject: Subject) -> Iterator[Remark]:
+def norm(subject: LintedConfig) -> Iterator[Remark]:
     """`compute_grad_norm` off, and keys whose only value that works is the default."""
     off = subject.get(f"{ZERO}.compute_grad_norm") is False
     if off and subject.stage not in (1, 2):
@@ -175,7 +175,7 @@ def norm(subject: Subject) -> Iterator[Remark]:
         )
 
 
-def pipeline(subject: Subject) -> Iterator[Remark]:
+def pipeline(subject: LintedConfig) -> Iterator[Remark]:
     """A pipeline keeps all gradients of its stage."""
     where = subject.parallelism
     if where is not None and where.pipeline > 1 and subject.stage > 1:

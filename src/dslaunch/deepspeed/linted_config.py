@@ -42,7 +42,7 @@ class WithFix(How):
 
 
 @dataclass(frozen=True)
-class Subject:
+class LintedConfig:
     """What the rules look at."""
 
     document: ConfigDocument
