@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from dslaunch.lint import Remark
 
 
-def wall_clock(subject: LintedConfig) -> Iterator[Remark]:
+def wall_clock(config: LintedConfig) -> Iterator[Remark]:
     """Timers wait for the GPU in every step."""
-    if subject.on("wall_clock_breakdown"):
-        yield subject.remark(
+    if config.on("wall_clock_breakdown"):
+        yield config.remark(
             rule="acme-wall-clock",
             level="warning",
             path="wall_clock_breakdown",
             message="it waits for the GPU several times in each step",
             fix="set it to false outside of measurements",
             source="Acme's handbook, training",
-            edits=subject.rewrite(("wall_clock_breakdown",), False),
+            edits=config.rewrite(("wall_clock_breakdown",), False),
         )

@@ -39,40 +39,38 @@ def differences(
     Keys that DeepSpeed does not know are left out, since they have no effect.
     """
     subjects = (LintedConfig(first, table), LintedConfig(second, table))
-    written = [effective(subject) for subject in subjects]
+    written = [effective(config) for config in subjects]
     found = []
     for path in dict.fromkeys([*written[0], *written[1]]):
-        one, other = (
-            _value(subject, w, path) for subject, w in zip(subjects, written, strict=True)
-        )
+        one, other = (_value(config, w, path) for config, w in zip(subjects, written, strict=True))
         if not _same(one, other):
             present = (path in written[0], path in written[1])
             found.append(Difference(path, one, other, present))
     return tuple(found)
 
 
-def _value(subject: LintedConfig, written: Mapping[str, Any], path: str) -> Any:
+def _value(config: LintedConfig, written: Mapping[str, Any], path: str) -> Any:
     """What holds at a path; `overlap_comm` follows from the stage where nothing is written."""
-    value = written[path] if path in written else _default(subject.table, path)
+    value = written[path] if path in written else _default(config.table, path)
     if path == OVERLAP and value is None:
-        return subject.stage == 3
+        return config.stage == 3
     return value
 
 
-def effective(subject: LintedConfig) -> Mapping[str, Any]:
+def effective(config: LintedConfig) -> Mapping[str, Any]:
     """What is written, under each key's own name, as DeepSpeed works with it."""
     found: dict[str, Any] = {}
-    for path, value, key in subject.walk():
-        inside = isinstance(value, dict) and subject.table.names(subject.table.general(path) or "")
-        if key is None and subject.table.general(path) is None and not _free(path):
+    for path, value, key in config.walk():
+        inside = isinstance(value, dict) and config.table.names(config.table.general(path) or "")
+        if key is None and config.table.general(path) is None and not _free(path):
             continue
         if inside or (key is not None and key.type == "removed"):
             continue
-        name = _own_name(path, subject)
+        name = _own_name(path, config)
         if name in OFFLOAD:
             found |= {OFFLOAD[name]: "cpu"} if value is True else {}
         else:
-            found[name] = _coerced(subject, name, value)
+            found[name] = _coerced(config, name, value)
     return found
 
 
@@ -81,18 +79,18 @@ def _free(path: Path) -> bool:
     return len(path) == 3 and path[1] == "params"
 
 
-def _own_name(path: Path, subject: LintedConfig) -> str:
-    key = subject.table.find(path)
+def _own_name(path: Path, config: LintedConfig) -> str:
+    key = config.table.find(path)
     if path[0] == "bfloat16":
         path = ("bf16", *path[1:])
     return key.alias_of if key is not None and key.alias_of and len(path) > 1 else path_text(path)
 
 
-def _coerced(subject: LintedConfig, name: str, value: Any) -> Any:
-    key = subject.table.keys.get(name)
+def _coerced(config: LintedConfig, name: str, value: Any) -> Any:
+    key = config.table.keys.get(name)
     if value == "auto" or key is None:
         return value
-    return subject.get(name) if key.checked else value
+    return config.get(name) if key.checked else value
 
 
 def _default(table: Table, path: str) -> Any:

@@ -18,26 +18,26 @@ KEY = "_dslaunch_ignore"
 `rule:path` for one place. DeepSpeed ignores unknown keys at the top level."""
 
 
-def lint(subject: LintedConfig) -> tuple[Remark, ...]:
+def lint(config: LintedConfig) -> tuple[Remark, ...]:
     """All that the rules have to say, by place in the text, without what the config ignores."""
-    return verdict(subject).kept
+    return verdict(config).kept
 
 
-def verdict(subject: LintedConfig, ignore: Collection[str] = ()) -> Screened:
+def verdict(config: LintedConfig, ignore: Collection[str] = ()) -> Screened:
     """All that the rules have to say, by place in the text, without the rules that the config
     ignores and those of `ignore`."""
-    document = subject.document
-    remarks = _remarks(subject)
+    document = config.document
+    remarks = _remarks(config)
     said = (*mentions(document.text), *_listed(document))
     return screened(remarks, file=document.file, known=rules().names, ignore=ignore, said=said)
 
 
-def _remarks(subject: LintedConfig) -> Iterable[Remark]:
+def _remarks(config: LintedConfig) -> Iterable[Remark]:
     """What there is to say: of a template or another program's file one thing."""
-    alone = template(subject) or other_file(subject)
+    alone = template(config) or other_file(config)
     if alone:
         return (alone,)
-    return dict.fromkeys(rules().remarks(subject))
+    return dict.fromkeys(rules().remarks(config))
 
 
 def _listed(document: reading.ConfigDocument) -> Iterator[Mention]:

@@ -28,9 +28,9 @@ OWN = (
 """Keys by which a file is a DeepSpeed config, however much else is in it."""
 
 
-def other_file(subject: LintedConfig) -> Remark | None:
+def other_file(config: LintedConfig) -> Remark | None:
     """The one thing to say about a file of another program; None: it may be a config."""
-    data = subject.document.data
+    data = config.document.data
     if not isinstance(data, dict) or _has_own(data):
         return None
     names = [str(name) for name in data]
@@ -38,27 +38,27 @@ def other_file(subject: LintedConfig) -> Remark | None:
         found = [name for name in names if other_programs.normalized(name) in kind["keys"]]
         if len(found) >= ENOUGH:
             message = f"{kind['what']}, not a DeepSpeed config: it has {', '.join(found[:ENOUGH])}"
-            return subject.error("other-file", "", message, fix=kind["fix"])
-    return _nothing_known(subject, data)
+            return config.error("other-file", "", message, fix=kind["fix"])
+    return _nothing_known(config, data)
 
 
-def _nothing_known(subject: LintedConfig, data: Mapping[str, Any]) -> Remark | None:
+def _nothing_known(config: LintedConfig, data: Mapping[str, Any]) -> Remark | None:
     """A file without any key of DeepSpeed's, or with the config one level too deep."""
     names = [str(name) for name in data]
-    if any(subject.table.general((name,)) for name in names):
+    if any(config.table.general((name,)) for name in names):
         return None
-    if any(keys.is_meant(subject, (name,)) for name in names[:COMPARED]):
+    if any(keys.is_meant(config, (name,)) for name in names[:COMPARED]):
         return None
     nested = [name for name, value in data.items() if isinstance(value, dict) and _has_own(value)]
     if nested:
         message = f"the config is within {nested[0]}: DeepSpeed reads the top level alone"
         fix = f"put what is in {nested[0]} into a file of its own, and name that"
-        return subject.error("other-file", (nested[0],), message, fix=fix)
+        return config.error("other-file", (nested[0],), message, fix=fix)
     if len(names) < ENOUGH:
         return None
     listed = ", ".join(name[: keys.LONGEST] for name in names[:ENOUGH])
     message = f"not a DeepSpeed config: it has none of its keys, but {listed}"
-    return subject.error("other-file", "", message, fix="name the DeepSpeed config instead")
+    return config.error("other-file", "", message, fix="name the DeepSpeed config instead")
 
 
 def _has_own(data: Mapping[str, Any]) -> bool:

@@ -26,15 +26,15 @@ FIX = "fill it in first, and check the result"
 SOURCE = "Megatron-DeepSpeed, examples_deepspeed: sed fills in ds_config_gpt_TEMPLATE.json"
 
 
-def template(subject: LintedConfig) -> Remark | None:
+def template(config: LintedConfig) -> Remark | None:
     """The one thing to say about a template; None: it is none."""
-    found = list(_placeholders(subject))
+    found = list(_placeholders(config))
     if not found:
         return None
     first = found[0]
-    value = _text(subject.raw(first)) if first else ""
+    value = _text(config.raw(first)) if first else ""
     message = _message(value, len(found))
-    return subject.warning("template", first, message, fix=FIX, source=SOURCE)
+    return config.warning("template", first, message, fix=FIX, source=SOURCE)
 
 
 def unreadable_template(text: str, file: str) -> Remark | None:
@@ -65,9 +65,9 @@ def _message(value: str, count: int) -> str:
     return f"a template: `{shown}`{more} must be filled in, so nothing else was judged"
 
 
-def _placeholders(subject: LintedConfig) -> Iterator[str]:
+def _placeholders(config: LintedConfig) -> Iterator[str]:
     """The places at which a placeholder stands where DeepSpeed needs a number or a switch."""
-    for path, value, key in subject.walk():
+    for path, value, key in config.walk():
         if not isinstance(value, str) or key is None or "any" in key.types:
             continue
         word = _text(value)

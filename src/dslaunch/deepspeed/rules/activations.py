@@ -10,12 +10,12 @@ from dslaunch.lint import Remark
 SECTION = "activation_checkpointing"
 
 
-def trainer(subject: LintedConfig) -> Iterator[Remark]:
+def trainer(config: LintedConfig) -> Iterator[Remark]:
     """The Trainer checkpoints activations by torch's means, and never reads DeepSpeed's section."""
-    given = subject.raw(SECTION)
+    given = config.raw(SECTION)
     wanted = isinstance(given, dict) and any(value not in (None, False) for value in given.values())
-    if subject.reader == "hf" and wanted:
-        yield subject.warning(
+    if config.reader == "hf" and wanted:
+        yield config.warning(
             "hf-activation-checkpointing",
             SECTION,
             "the Trainer does not use it, so that it saves no memory, unless the model itself "
@@ -25,22 +25,22 @@ def trainer(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def contiguous(subject: LintedConfig) -> Iterator[Remark]:
+def contiguous(config: LintedConfig) -> Iterator[Remark]:
     """Copies in one buffer are for parts of activations, of a known number of layers."""
     path = f"{SECTION}.contiguous_memory_optimization"
-    if subject.raw(path) is not True or subject.reader == "hf":
+    if config.raw(path) is not True or config.reader == "hf":
         return
     missing = [
         name
         for name, there in (
-            ("partition_activations", subject.raw(f"{SECTION}.partition_activations") is True),
-            ("number_checkpoints", bool(subject.raw(f"{SECTION}.number_checkpoints"))),
+            ("partition_activations", config.raw(f"{SECTION}.partition_activations") is True),
+            ("number_checkpoints", bool(config.raw(f"{SECTION}.number_checkpoints"))),
         )
         if not there
     ]
     if missing:
         names = " and ".join(missing)
-        yield subject.warning(
+        yield config.warning(
             "contiguous-activations",
             path,
             f"it needs {names}: deepspeed.checkpointing.configure stops with an AssertionError, "

@@ -20,17 +20,17 @@ SOURCES = {
 }
 
 
-def auto(subject: LintedConfig) -> Iterator[Remark]:
+def auto(config: LintedConfig) -> Iterator[Remark]:
     """Say which `auto` stays one."""
-    for path, value, key in subject.walk():
+    for path, value, key in config.walk():
         if key is not None and is_misspelt(value) and "auto" not in map(str, key.choices):
-            yield _misspelt(subject, path, value)
-        if value != "auto" or key is None or key.type == "removed" or subject.fills(key):
+            yield _misspelt(config, path, value)
+        if value != "auto" or key is None or key.type == "removed" or config.fills(key):
             continue
-        if subject.reader == "native":
-            yield from _native(subject, path, key)
+        if config.reader == "native":
+            yield from _native(config, path, key)
         else:
-            yield _nobody(subject, path, key)
+            yield _nobody(config, path, key)
 
 
 def is_misspelt(value: object) -> bool:
@@ -38,28 +38,28 @@ def is_misspelt(value: object) -> bool:
     return isinstance(value, str) and value != "auto" and value.strip().lower() == "auto"
 
 
-def _misspelt(subject: LintedConfig, path: Path, value: str) -> Remark:
+def _misspelt(config: LintedConfig, path: Path, value: str) -> Remark:
     message = f"{json.dumps(value)} is a text like any other: only `auto`, in small letters, is "
     message += "filled in or dropped"
-    edits = subject.rewrite(path, "auto")
-    source = SOURCES[subject.reader]
-    return subject.error(
+    edits = config.rewrite(path, "auto")
+    source = SOURCES[config.reader]
+    return config.error(
         "misspelt-auto", path, message, fix='write "auto"', source=source, edits=edits
     )
 
 
-def _native(subject: LintedConfig, path: Path, key: Key) -> Iterator[Remark]:
+def _native(config: LintedConfig, path: Path, key: Key) -> Iterator[Remark]:
     """Without a framework `auto` is not replaced; DeepSpeed drops it or takes it for text."""
     who = " and ".join(sorted(key.auto)).replace("hf_trainer", "Hugging Face's Trainer")
     fills = "fills" if len(key.auto) == 1 else "fill"
     fix = f"write a value; only {who} {fills} it in" if who else "write a value, or take it out"
     if key.path in (TRAIN, MICRO, STEPS):
-        if subject.raw("autotuning.enabled") is not True:  # the autotuner tries sizes
+        if config.raw("autotuning.enabled") is not True:  # the autotuner tries sizes
             message = "`auto` is not replaced here, and DeepSpeed stops with a TypeError"
             source = SOURCES["native"]
-            yield subject.error("auto-batch", path, message, fix=fix, source=source)
+            yield config.error("auto-batch", path, message, fix=fix, source=source)
         return
-    if subject.raw("autotuning.enabled") is True:
+    if config.raw("autotuning.enabled") is True:
         return
     if key.checked and not _own(key):
         message = f"`auto` is not replaced here: the key is dropped, so it is {_shown(key)}"
@@ -67,15 +67,15 @@ def _native(subject: LintedConfig, path: Path, key: Key) -> Iterator[Remark]:
         return  # the rules of types say so, or it is a value like others
     else:
         message = "`auto` is not replaced here: it stays text and fails where it is used"
-    yield subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES["native"])
+    yield config.error("auto-unresolved", path, message, fix=fix, source=SOURCES["native"])
 
 
-def _nobody(subject: LintedConfig, path: Path, key: Key) -> Remark:
-    message = f"{READERS[subject.reader]} does not fill in `auto` here and stops with a ValueError"
+def _nobody(config: LintedConfig, path: Path, key: Key) -> Remark:
+    message = f"{READERS[config.reader]} does not fill in `auto` here and stops with a ValueError"
     fix = f"write a value; the default is {_shown(key)}"
     if _own(key):
         fix = "take it out: `auto` is DeepSpeed's default here"
-    return subject.error("auto-unresolved", path, message, fix=fix, source=SOURCES[subject.reader])
+    return config.error("auto-unresolved", path, message, fix=fix, source=SOURCES[config.reader])
 
 
 def _own(key: Key) -> bool:
@@ -87,11 +87,11 @@ def _shown(key: Key) -> str:
     return json.dumps(key.default)
 
 
-def stage(subject: LintedConfig) -> Iterator[Remark]:
+def stage(config: LintedConfig) -> Iterator[Remark]:
     """A stage of `auto` is 2, whatever else the section says."""
-    if subject.reader == "native" or subject.raw("zero_optimization.stage") != "auto":
+    if config.reader == "native" or config.raw("zero_optimization.stage") != "auto":
         return
-    yield subject.warning(
+    yield config.warning(
         "auto-stage",
         "zero_optimization.stage",
         f"accelerate makes stage {ACCELERATES_STAGE} of it (or ACCELERATE_DEEPSPEED_ZERO_STAGE), "

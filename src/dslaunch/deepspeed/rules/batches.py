@@ -19,26 +19,26 @@ LONGEST = 18
 """Digits of a size; more are none."""
 
 
-def sizes(subject: LintedConfig) -> Iterator[Remark]:
+def sizes(config: LintedConfig) -> Iterator[Remark]:
     """Say what DeepSpeed says to the batch keys, and what it does not say."""
-    if not isinstance(subject.document.data, dict):
+    if not isinstance(config.document.data, dict):
         return
-    wrong = list(_wrong(subject))
+    wrong = list(_wrong(config))
     yield from wrong
-    if any(remark.rule == "wrong-batch" for remark in wrong) or _elastic(subject) or _open(subject):
+    if any(remark.rule == "wrong-batch" for remark in wrong) or _elastic(config) or _open(config):
         return
-    train, micro, steps = _filled(subject)
-    result = batch.resolve(train, micro, steps, _parallelism(subject).data)
+    train, micro, steps = _filled(config)
+    result = batch.resolve(train, micro, steps, _parallelism(config).data)
     if isinstance(result, BatchError):
-        yield _failed(subject, result)
+        yield _failed(config, result)
     else:
-        yield from _fractions(subject, result)
+        yield from _fractions(config, result)
 
 
-def _wrong(subject: LintedConfig) -> Iterator[Remark]:
+def _wrong(config: LintedConfig) -> Iterator[Remark]:
     """Values that are no whole numbers."""
     for name in KEYS:
-        value = subject.raw(name)
+        value = config.raw(name)
         if value is None or value == "auto":
             continue
         if is_misspelt(value):
@@ -50,39 +50,39 @@ def _wrong(subject: LintedConfig) -> Iterator[Remark]:
             text = value.strip().rstrip(",") if isinstance(value, str) else ""
             number = int(text) if text.isdecimal() and len(text) < LONGEST else None
             fix = "write a whole number" if number is None else f"write {number}, without quotes"
-            edits = () if number is None else subject.rewrite((name,), number)
+            edits = () if number is None else config.rewrite((name,), number)
             if stops:
-                yield subject.error(
+                yield config.error(
                     "wrong-batch", name, message, fix=fix, source=SOURCE, edits=edits
                 )
             else:
-                yield subject.error("unchecked-type", name, message, fix=fix, source=SOURCE)
+                yield config.error("unchecked-type", name, message, fix=fix, source=SOURCE)
 
 
-def _elastic(subject: LintedConfig) -> bool:
+def _elastic(config: LintedConfig) -> bool:
     """Elasticity sets the sizes itself, in the versions that have it."""
-    removed = subject.table.keys.get("elasticity")
-    on = subject.raw("elasticity.enabled") is True
+    removed = config.table.keys.get("elasticity")
+    on = config.raw("elasticity.enabled") is True
     return on and removed is not None and removed.type != "removed"
 
 
-def _open(subject: LintedConfig) -> bool:
+def _open(config: LintedConfig) -> bool:
     """Whether a size is `auto` and what it will be is not known."""
-    return any(value == "auto" or is_misspelt(value) for value in _filled(subject))
+    return any(value == "auto" or is_misspelt(value) for value in _filled(config))
 
 
-def _filled(subject: LintedConfig) -> tuple[Any, Any, Any]:
+def _filled(config: LintedConfig) -> tuple[Any, Any, Any]:
     """The sizes with what the Trainer fills in from its arguments, where they are known."""
-    train, micro, steps = (subject.raw(name) for name in KEYS)
-    known = subject.arguments
-    if subject.reader == "native" or known is None:
+    train, micro, steps = (config.raw(name) for name in KEYS)
+    known = config.arguments
+    if config.reader == "native" or known is None:
         return train, micro, steps
-    if subject.reader == "accelerate":
+    if config.reader == "accelerate":
         return train, micro, steps
-    world = _parallelism(subject).world
+    world = _parallelism(config).world
     micro = known["per_device_train_batch_size"] if micro == "auto" else micro
     steps = known["gradient_accumulation_steps"] if steps == "auto" else steps
-    if train == "auto" and subject.parallelism is not None:
+    if train == "auto" and config.parallelism is not None:
         train = world
         train *= _whole(known, "per_device_train_batch_size")
         train *= _whole(known, "gradient_accumulation_steps")
@@ -94,34 +94,34 @@ def _whole(known: Arguments, name: str) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _parallelism(subject: LintedConfig) -> Parallelism:
-    return subject.parallelism or Parallelism(1)
+def _parallelism(config: LintedConfig) -> Parallelism:
+    return config.parallelism or Parallelism(1)
 
 
-def _failed(subject: LintedConfig, error: BatchError) -> Remark | Any:
-    present = next((name for name in KEYS if subject.raw(name) is not None), "")
+def _failed(config: LintedConfig, error: BatchError) -> Remark | Any:
+    present = next((name for name in KEYS if config.raw(name) is not None), "")
     if error.message == batch.MISSING:
         message = f"DeepSpeed stops with `{error.message}`, unless the script adds it"
-        return subject.warning("batch-missing", "", message, fix=error.fix, source=SOURCE)
-    if subject.parallelism is None and _depends_on_world(subject):
+        return config.warning("batch-missing", "", message, fix=error.fix, source=SOURCE)
+    if config.parallelism is None and _depends_on_world(config):
         message = f"holds for some world size other than 1; with 1: `{error.message}`"
-        return subject.info("batch-world", present, message, fix=_world(subject), source=SOURCE)
+        return config.info("batch-world", present, message, fix=_world(config), source=SOURCE)
     message = f"DeepSpeed stops with `{error.message}`"
-    return subject.error("batch", present, message, fix=_better(subject, error.fix), source=SOURCE)
+    return config.error("batch", present, message, fix=_better(config, error.fix), source=SOURCE)
 
 
-def _depends_on_world(subject: LintedConfig) -> bool:
+def _depends_on_world(config: LintedConfig) -> bool:
     """Whether some world size would do."""
-    train, micro, steps = (subject.raw(name) for name in KEYS)
+    train, micro, steps = (config.raw(name) for name in KEYS)
     whole = [value for value in (train, micro, steps) if value is not None]
     if any(value <= 0 for value in whole) or train is None:
         return False
     return micro is None or train % (micro * (steps or 1)) == 0
 
 
-def _world(subject: LintedConfig) -> str:
+def _world(config: LintedConfig) -> str:
     """For how many ranks the sizes hold."""
-    train, micro, steps = (subject.raw(name) for name in KEYS)
+    train, micro, steps = (config.raw(name) for name in KEYS)
     ask = "name the cluster: --cluster, or --world N"
     if train is None or micro is None:
         return ask
@@ -130,9 +130,9 @@ def _world(subject: LintedConfig) -> str:
     return f"{ask}; it holds for {ranks:g} data-parallel ranks{each}"
 
 
-def _better(subject: LintedConfig, fallback: str) -> str:
+def _better(config: LintedConfig, fallback: str) -> str:
     """Sizes near to these that would do."""
-    ways = batch.ways_out(batch.given(subject.document.data), int(_parallelism(subject).data))
+    ways = batch.ways_out(batch.given(config.document.data), int(_parallelism(config).data))
     words = [
         " and ".join(f"{name} {value}" for name, value in way.items())
         for way in {tuple(way.items()): way for way in ways}.values()
@@ -140,21 +140,21 @@ def _better(subject: LintedConfig, fallback: str) -> str:
     return "; or ".join(words) or fallback
 
 
-def _fractions(subject: LintedConfig, result: batch.BatchSizes) -> Iterator[Remark]:
+def _fractions(config: LintedConfig, result: batch.BatchSizes) -> Iterator[Remark]:
     """Sizes that DeepSpeed takes, though they are not what is meant."""
-    size = _parallelism(subject).data
+    size = _parallelism(config).data
     for name, value in zip(KEYS, (result.train, result.micro, result.steps), strict=True):
         if isinstance(value, float) and not value.is_integer():
             message = f"comes to {value:g}, no whole number, and DeepSpeed goes on: {size:g} ranks"
-            fix = _better(subject, "sizes that divide each other without a rest")
-            yield subject.error("batch-fraction", name, message, fix=fix, source=SOURCE)
-    autotp = _parallelism(subject).autotp
-    if autotp > 1 and subject.parallelism is not None:
+            fix = _better(config, "sizes that divide each other without a rest")
+            yield config.error("batch-fraction", name, message, fix=fix, source=SOURCE)
+    autotp = _parallelism(config).autotp
+    if autotp > 1 and config.parallelism is not None:
         message = (
             f"counts the {autotp} ranks of tensor_parallel.autotp_size as data-parallel: "
             f"{result.train:g} is reported, {result.train / autotp:g} different samples are read"
         )
-        yield subject.warning(
+        yield config.warning(
             "batch-autotp", TRAIN, message, fix=None, source="DeepSpeed 0.19.8, __init__.py"
         )
 

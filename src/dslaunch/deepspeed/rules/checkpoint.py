@@ -11,14 +11,14 @@ LOCAL = "checkpoint.use_node_local_storage"
 ENGINE = "DeepSpeed 0.19.8, runtime/engine.py"
 
 
-def node_local(subject: LintedConfig) -> Iterator[Remark]:
+def node_local(config: LintedConfig) -> Iterator[Remark]:
     """Each node writes its part: who writes what, and what is missing in the end."""
-    if not subject.raw(LOCAL):
+    if not config.raw(LOCAL):
         return
-    where = subject.parallelism
+    where = config.parallelism
     # with stage 3 every rank writes its own part of the model
-    if where is not None and where.tensor * where.pipeline > 1 and subject.stage != 3:
-        yield subject.error(
+    if where is not None and where.tensor * where.pipeline > 1 and config.stage != 3:
+        yield config.error(
             "local-model-parallel",
             LOCAL,
             "only local rank 0 of each node writes model states, so those of the other tensor and "
@@ -26,24 +26,24 @@ def node_local(subject: LintedConfig) -> Iterator[Remark]:
             fix="save to storage that all nodes share",
             source=ENGINE,
         )
-    if subject.raw("checkpoint.load_universal") is True:
-        yield subject.error(
+    if config.raw("checkpoint.load_universal") is True:
+        yield config.error(
             "local-universal",
             "checkpoint.load_universal",
             f"a universal checkpoint needs all parts in one directory, and {LOCAL} is set",
             fix="gather the checkpoint first",
             source=ENGINE,
         )
-    if subject.raw("checkpoint.writer"):
-        yield subject.warning(
+    if config.raw("checkpoint.writer"):
+        yield config.warning(
             "local-writer",
             "checkpoint.writer",
             f"the fast writer does not ask who writes on each node, so {LOCAL} has no effect",
             fix="take the writer out",
             source="DeepSpeed 0.19.8, runtime/checkpoint_engine",
         )
-    if subject.on("zero_optimization.elastic_checkpoint") and subject.stage in (1, 2):
-        yield subject.error(
+    if config.on("zero_optimization.elastic_checkpoint") and config.stage in (1, 2):
+        yield config.error(
             "local-elastic",
             "zero_optimization.elastic_checkpoint",
             f"every rank reads the parts of all ranks, and {LOCAL} leaves them on their nodes",
@@ -52,12 +52,12 @@ def node_local(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def always_on(subject: LintedConfig) -> Iterator[Remark]:
+def always_on(config: LintedConfig) -> Iterator[Remark]:
     """`datastates_ckpt` is on unless it is `false`, whatever is in it."""
-    section = subject.raw("datastates_ckpt")
+    section = config.raw("datastates_ckpt")
     off = isinstance(section, dict) and section.get("enabled") is False
-    if off and subject.has("datastates_ckpt"):
-        yield subject.error(
+    if off and config.has("datastates_ckpt"):
+        yield config.error(
             "datastates",
             "datastates_ckpt",
             "on all the same: only `false` turns it off",

@@ -21,11 +21,11 @@ OPTIMIZER_BYTES = 16
 GROUPS = "DeepSpeed 0.19.8, utils/groups.py"
 
 
-def bf16(subject: LintedConfig) -> Iterator[Remark]:
+def bf16(config: LintedConfig) -> Iterator[Remark]:
     """bf16 on GPUs that have none."""
-    without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
-    if without and subject.on("bf16.enabled"):
-        yield subject.error(
+    without = [node for node in config.nodes if is_one_of(node.gpu, NO_BF16)]
+    if without and config.on("bf16.enabled"):
+        yield config.error(
             "no-bf16",
             "bf16.enabled",
             f"{_hosts(without)}: {without[0].gpu} has no bf16; torch emulates it, slower than "
@@ -35,12 +35,12 @@ def bf16(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def tf32(subject: LintedConfig) -> Iterator[Remark]:
+def tf32(config: LintedConfig) -> Iterator[Remark]:
     """--tf32 on GPUs that have none: those that have no bf16."""
-    without = [node for node in subject.nodes if is_one_of(node.gpu, NO_BF16)]
-    known = subject.arguments
-    if without and known is not None and subject.reader == "hf" and known["tf32"] in (True, 1):
-        yield subject.error(
+    without = [node for node in config.nodes if is_one_of(node.gpu, NO_BF16)]
+    known = config.arguments
+    if without and known is not None and config.reader == "hf" and known["tf32"] in (True, 1):
+        yield config.error(
             "no-tf32",
             "",
             f"{_hosts(without)}: {without[0].gpu} has no tf32, and --tf32 is given: the Trainer "
@@ -50,11 +50,11 @@ def tf32(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def pcie(subject: LintedConfig) -> Iterator[Remark]:
+def pcie(config: LintedConfig) -> Iterator[Remark]:
     """Stage 3 gathers all weights in every step, which PCIe makes slow."""
-    slow = [node for node in subject.nodes if node.slots > 1 and _by_pcie(node)]
-    if slow and subject.stage == 3:
-        yield subject.warning(
+    slow = [node for node in config.nodes if node.slots > 1 and _by_pcie(node)]
+    if slow and config.stage == 3:
+        yield config.warning(
             "pcie-stage3",
             f"{ZERO}.stage",
             f"{_hosts(slow)}: {slow[0].gpu or 'GPUs'} by PCIe, and stage 3 gathers the weights "
@@ -69,14 +69,14 @@ def _by_pcie(node: NodeHardware) -> bool:
     return is_one_of(node.gpu, BY_PCIE) if node.nvlink is None else not node.nvlink
 
 
-def nvme(subject: LintedConfig) -> Iterator[Remark]:
+def nvme(config: LintedConfig) -> Iterator[Remark]:
     """The directory for NVMe, as each node has it."""
     for name in ("offload_param", "offload_optimizer"):
-        path = subject.raw(f"{ZERO}.{name}.nvme_path")
-        if subject.get(f"{ZERO}.{name}.device") != "nvme" or not isinstance(path, str):
+        path = config.raw(f"{ZERO}.{name}.nvme_path")
+        if config.get(f"{ZERO}.{name}.device") != "nvme" or not isinstance(path, str):
             continue
-        for (level, why), hosts in _unfit(subject, path).items():
-            yield subject.remark(
+        for (level, why), hosts in _unfit(config, path).items():
+            yield config.remark(
                 "nvme-directory",
                 level,
                 f"{ZERO}.{name}.nvme_path",
@@ -89,10 +89,10 @@ def nvme(subject: LintedConfig) -> Iterator[Remark]:
             )
 
 
-def _unfit(subject: LintedConfig, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
+def _unfit(config: LintedConfig, path: str) -> dict[tuple[Level, str], list[NodeHardware]]:
     """Why the directory does not do, and on which nodes; what nobody asked is said as well."""
     found: dict[tuple[Level, str], list[NodeHardware]] = {}
-    for node in subject.nodes:
+    for node in config.nodes:
         seen = node.directory(path)
         said = _judged(seen, path) if seen else None
         if said is None and node.directories and not _tried(seen, path):
@@ -123,19 +123,19 @@ def _judged(seen: DirectoryFacts, path: str) -> tuple[Level, str] | None:
     return ("error", why) if itself else ("warning", f"is below {seen.path}, which {why}")
 
 
-def memory(subject: LintedConfig) -> Iterator[Remark]:
+def memory(config: LintedConfig) -> Iterator[Remark]:
     """The CPU memory that an offloaded optimizer needs."""
-    device = subject.get(f"{ZERO}.offload_optimizer.device")
-    if device != "cpu" or subject.parameters is None or not subject.nodes or not subject.stage:
+    device = config.get(f"{ZERO}.offload_optimizer.device")
+    if device != "cpu" or config.parameters is None or not config.nodes or not config.stage:
         return
-    world = sum(node.slots for node in subject.nodes)
+    world = sum(node.slots for node in config.nodes)
     short: dict[tuple[float, float], list[NodeHardware]] = {}
-    for node in subject.nodes:
-        need = OPTIMIZER_BYTES * subject.parameters * node.slots / world
+    for node in config.nodes:
+        need = OPTIMIZER_BYTES * config.parameters * node.slots / world
         if node.memory is not None and need > node.memory:
             short.setdefault((node.memory, need), []).append(node)
     for (there, need), nodes in short.items():
-        yield subject.error(
+        yield config.error(
             "cpu-memory",
             f"{ZERO}.offload_optimizer.device",
             f"{_hosts(nodes)}: {there / 2**30:.0f} GiB of CPU memory, and a node's part of the "
@@ -145,36 +145,36 @@ def memory(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def groups(subject: LintedConfig) -> Iterator[Remark]:
+def groups(config: LintedConfig) -> Iterator[Remark]:
     """hpZ and quantised gradients divide the ranks into groups."""
-    where, nodes = subject.parallelism, subject.nodes
+    where, nodes = config.parallelism, config.nodes
     path = f"{ZERO}.zero_hpz_partition_size"
-    size = subject.get(path)
+    size = config.get(path)
     if where is not None and isinstance(size, int) and size > 1:
         if where.world % min(size, where.world):
             message = (
                 f"{where.world} ranks cannot be divided into groups of {size}: DeepSpeed stops"
             )
-            yield subject.error("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
+            yield config.error("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
         elif nodes and any(node.slots != size for node in nodes):
             slots = ", ".join(sorted({str(node.slots) for node in nodes}))
             message = f"groups of {size} on nodes with {slots} ranks go over the network"
-            yield subject.warning("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
-    yield from _quantised(subject)
+            yield config.warning("hpz", path, message, fix="the GPUs of a node", source=GROUPS)
+    yield from _quantised(config)
 
 
-def _quantised(subject: LintedConfig) -> Iterator[Remark]:
+def _quantised(config: LintedConfig) -> Iterator[Remark]:
     path = f"{ZERO}.zero_quantized_gradients"
-    partial = [n for n in subject.nodes if n.gpus is not None and n.slots != n.gpus]
-    uneven = len({node.slots for node in subject.nodes}) > 1
-    if not subject.on(path) or not (partial or uneven):
+    partial = [n for n in config.nodes if n.gpus is not None and n.slots != n.gpus]
+    uneven = len({node.slots for node in config.nodes}) > 1
+    if not config.on(path) or not (partial or uneven):
         return
     if uneven:
         message = "nodes differ in their number of ranks"
     else:
         message = f"{_hosts(partial)}: {partial[0].slots} of {partial[0].gpus} GPUs are used"
     message += ", and the groups are made of all GPUs that a process sees"
-    yield subject.error(
+    yield config.error(
         "quantised-groups", path, message, fix="use all GPUs of every node", source=GROUPS
     )
 

@@ -15,14 +15,14 @@ GATHER = "stage3_gather_16bit_weights_on_model_save"
 SOURCE = "DeepSpeed, runtime/zero/config.py"
 
 
-def deprecated(subject: LintedConfig) -> Iterator[Remark]:
+def deprecated(config: LintedConfig) -> Iterator[Remark]:
     """Say which names are old, what they are called now, and where both are."""
-    for path, value, key in subject.walk():
+    for path, value, key in config.walk():
         if key is None or not key.deprecated or len(path) > 2:
             continue
         new = _successor(key)
-        if key.path.startswith(f"{ZERO}.") and any(subject.has(n) for n in _both(key)):
-            yield subject.error(
+        if key.path.startswith(f"{ZERO}.") and any(config.has(n) for n in _both(key)):
+            yield config.error(
                 "old-and-new",
                 path,
                 f"is there together with {new}, its successor: DeepSpeed stops",
@@ -31,8 +31,8 @@ def deprecated(subject: LintedConfig) -> Iterator[Remark]:
             )
         else:
             fix = f"use {new}" if new else None
-            edits = _edits(subject, path, value)
-            yield subject.warning(
+            edits = _edits(config, path, value)
+            yield config.warning(
                 "deprecated-key", path, "deprecated", fix=fix, source=SOURCE, edits=edits
             )
 
@@ -55,32 +55,32 @@ def _both(key: Key) -> tuple[str, ...]:
     return (_successor(key),) if _successor(key) else ()
 
 
-def _edits(subject: LintedConfig, path: Path, value: object) -> tuple[Edit, ...]:
+def _edits(config: LintedConfig, path: Path, value: object) -> tuple[Edit, ...]:
     name = path[-1]
     if name == "bfloat16":
-        return subject.rename(path, "bf16")
+        return config.rename(path, "bf16")
     if name == "stage3_gather_fp16_weights_on_model_save":
-        return subject.rename(path, GATHER)
+        return config.rename(path, GATHER)
     if name in OFFLOAD and value is True:
-        renamed = subject.rename(path, OFFLOAD[str(name)])
-        return (*renamed, *subject.rewrite(path, {"device": "cpu"})) if renamed else ()
+        renamed = config.rename(path, OFFLOAD[str(name)])
+        return (*renamed, *config.rewrite(path, {"device": "cpu"})) if renamed else ()
     return ()
 
 
-def spelt_twice(subject: LintedConfig) -> Iterator[Remark]:
+def spelt_twice(config: LintedConfig) -> Iterator[Remark]:
     """Say which key is there under both of its names."""
-    for path, value, key in subject.walk():
+    for path, value, key in config.walk():
         other = key.alias_of if key is not None and len(path) > 1 else None
-        if key and other and subject.has(other) and "auto" not in (value, subject.raw(other)):
-            yield subject.error(
+        if key and other and config.has(other) and "auto" not in (value, config.raw(other)):
+            yield config.error(
                 "old-and-new",
                 path,
                 f"is there together with {key.alias_of}, its other name: DeepSpeed stops",
                 fix="keep one of them",
                 source="pydantic's `populate_by_name` (DeepSpeed 0.19.8)",
             )
-    if subject.raw("bf16") is not None and subject.raw("bfloat16") is not None:
-        yield subject.error(
+    if config.raw("bf16") is not None and config.raw("bfloat16") is not None:
+        yield config.error(
             "ignored-key",
             "bfloat16",
             "ignored without a word, since bf16 is there too",
@@ -89,20 +89,20 @@ def spelt_twice(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def switch(subject: LintedConfig) -> Iterator[Remark]:
+def switch(config: LintedConfig) -> Iterator[Remark]:
     """`zero_optimization: true`, as before 0.3: DeepSpeed takes it, accelerate does not."""
-    value = subject.raw(ZERO)
+    value = config.raw(ZERO)
     if not isinstance(value, bool):
         return
     stage = int(value)
-    fix, edits = f'write {{"stage": {stage}}}', subject.rewrite((ZERO,), {"stage": stage})
-    if subject.reader == "native":
+    fix, edits = f'write {{"stage": {stage}}}', config.rewrite((ZERO,), {"stage": stage})
+    if config.reader == "native":
         message = f"a switch counts as stage {stage}"
-        yield subject.warning("deprecated-key", ZERO, message, fix=fix, source=SOURCE, edits=edits)
+        yield config.warning("deprecated-key", ZERO, message, fix=fix, source=SOURCE, edits=edits)
     else:
         message = "a switch: accelerate stops with an AttributeError, as it looks for the stage"
         source = "accelerate 1.15, utils/deepspeed.py, `find_config_node`"
-        yield subject.error("wrong-value", ZERO, message, fix=fix, source=source, edits=edits)
+        yield config.error("wrong-value", ZERO, message, fix=fix, source=source, edits=edits)
 
 
 NAMES = ("deprecated-key", "ignored-key", "old-and-new", "wrong-value")

@@ -35,84 +35,84 @@ SCHEDULERS = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 """What the Trainer's schedulers are called in DeepSpeed."""
 
 
-def matching(subject: LintedConfig) -> Iterator[Remark]:
+def matching(config: LintedConfig) -> Iterator[Remark]:
     """Key by key: what is written must be what the argument says, or `auto`."""
-    known = subject.arguments
-    if subject.reader != "hf" or known is None:
+    known = config.arguments
+    if config.reader != "hf" or known is None:
         return
     for path, name in MATCHED:
-        yield from _compared(subject, path, subject.raw(path), name, known[name], known.says(name))
-    yield from _steps(subject, known)
+        yield from _compared(config, path, config.raw(path), name, known[name], known.says(name))
+    yield from _steps(config, known)
     betas = [known["adam_beta1"], known["adam_beta2"]]
     said = known.says("adam_beta1") or known.says("adam_beta2")
     path = "optimizer.params.betas"
-    yield from _compared(subject, path, subject.raw(path), "adam_beta1 and 2", betas, said)
-    yield from _train_batch(subject, known)
-    yield from _precision(subject, known)
+    yield from _compared(config, path, config.raw(path), "adam_beta1 and 2", betas, said)
+    yield from _train_batch(config, known)
+    yield from _precision(config, known)
 
 
-def in_quotes(subject: LintedConfig) -> Iterator[Remark]:
+def in_quotes(config: LintedConfig) -> Iterator[Remark]:
     """A text never equals the argument, so the Trainer stops, whatever the argument says."""
-    if subject.reader != "hf":
+    if config.reader != "hf":
         return
     for path in (*(path for path, _ in MATCHED), *OTHERS_MATCHED):
-        value = subject.raw(path)
+        value = config.raw(path)
         if not isinstance(value, str) or value == "auto" or is_misspelt(value):
             continue
         if path in BATCH:
             continue  # the rules of batch sizes say more
         message = f"{shown(value)} is a text, which never equals an argument: the Trainer stops"
         fix = 'write "auto", and the argument decides'
-        edits = subject.rewrite(tuple(path.split(".")), "auto")
-        yield subject.error("hf-text", path, message, fix=fix, source=TRAINER, edits=edits)
+        edits = config.rewrite(tuple(path.split(".")), "auto")
+        yield config.error("hf-text", path, message, fix=fix, source=TRAINER, edits=edits)
 
 
-def stage_in_quotes(subject: LintedConfig) -> Iterator[Remark]:
+def stage_in_quotes(config: LintedConfig) -> Iterator[Remark]:
     """A stage in quotes is a stage for DeepSpeed, and none for accelerate and transformers."""
     path = "zero_optimization.stage"
-    value = subject.raw(path)
-    if subject.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
+    value = config.raw(path)
+    if config.reader == "native" or not isinstance(value, str) or not value.strip().isdigit():
         return
     stage = int(value) if len(value) < 3 else 0
-    yield subject.error(
+    yield config.error(
         "hf-text",
         path,
         f"{shown(value)} is a text: is_zero3() says False, whatever DeepSpeed makes of it",
         fix=f"write {stage}, without quotes",
         source="accelerate 1.15, utils/deepspeed.py, `is_zero3`",
-        edits=subject.rewrite(tuple(path.split(".")), stage),
+        edits=config.rewrite(tuple(path.split(".")), stage),
     )
 
 
-def _steps(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
+def _steps(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
     """Numbers of steps, where an argument says them; else they follow from the data."""
     for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
         path, steps = f"scheduler.params.{name}", known.given.get(argument)
         if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
-            yield from _compared(subject, path, subject.raw(path), argument, steps, True)
+            yield from _compared(config, path, config.raw(path), argument, steps, True)
 
 
 def _compared(
-    subject: LintedConfig, path: str, value: Any, name: str, argument: Any, said: bool
+    config: LintedConfig, path: str, value: Any, name: str, argument: Any, said: bool
 ) -> Iterator[Remark]:
     if value is None or value == "auto" or value == argument or isinstance(value, str):
         return
     origin = "" if said else ", its default"
     message = f"{shown(value)}, but --{name} is {shown(argument)}{origin}: the Trainer stops"
-    yield _mismatch(subject, path, message, "error" if said else "warning")
+    yield _mismatch(config, path, message, "error" if said else "warning")
 
 
-def _mismatch(subject: LintedConfig, path: str, message: str, level: Level) -> Remark:
-    edits = subject.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
+def _mismatch(config: LintedConfig, path: str, message: str, level: Level) -> Remark:
+    edits = config.rewrite(tuple(path.split(".")), "auto") if level == "error" else ()
     fix = 'write "auto", and the argument decides'
-    return subject.remark("hf-mismatch", level, path, message, fix=fix, source=TRAINER, edits=edits)
+    return config.remark("hf-mismatch", level, path, message, fix=fix, source=TRAINER, edits=edits)
 
 
-def _train_batch(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
-    value = subject.raw("train_batch_size")
-    if subject.parallelism is None or value is None or isinstance(value, str):
+def _train_batch(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
+    value = config.raw("train_batch_size")
+    if config.parallelism is None or value is None or isinstance(value, str):
         return
-    world = subject.parallelism.world
+    world = config.parallelism.world
     names = ("per_device_train_batch_size", "gradient_accumulation_steps")
     micro, steps = (known[name] for name in names)
     if isinstance(micro, int) and isinstance(steps, int) and value != world * micro * steps:
@@ -121,23 +121,23 @@ def _train_batch(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
             f"{world * micro * steps}: the Trainer stops"
         )
         said: Level = "error" if any(map(known.says, names)) else "warning"
-        yield _mismatch(subject, "train_batch_size", message, said)
+        yield _mismatch(config, "train_batch_size", message, said)
 
 
-def _precision(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
+def _precision(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
     for mode in ("fp16", "bf16"):
         names = (mode, f"{mode}_full_eval")
         argument = any(known[name] is True for name in names)
-        path, value = f"{mode}.enabled", subject.raw(f"{mode}.enabled")
+        path, value = f"{mode}.enabled", config.raw(f"{mode}.enabled")
         if value is None or isinstance(value, str) or value == argument:
             continue
         said = any(map(known.says, names))
         state = "given" if argument else "not given"
         message = f"{shown(value)}, but --{mode} is {state}: the Trainer stops"
-        yield _mismatch(subject, path, message, "error" if said or value is True else "warning")
+        yield _mismatch(config, path, message, "error" if said or value is True else "warning")
         if value is True and known[{"fp16": "bf16", "bf16": "fp16"}[mode]] is True:
             other = {"fp16": "bf16", "bf16": "fp16"}[mode]
-            yield subject.error(
+            yield config.error(
                 "hf-precision",
                 path,
                 f"--{other} is given, and {path} is true",
@@ -146,17 +146,17 @@ def _precision(subject: LintedConfig, known: Arguments) -> Iterator[Remark]:
             )
 
 
-def schedulers(subject: LintedConfig) -> Iterator[Remark]:
+def schedulers(config: LintedConfig) -> Iterator[Remark]:
     """Who makes optimizer and scheduler, and whether that goes together."""
-    if subject.reader != "hf":
+    if config.reader != "hf":
         return
-    name, known = subject.raw("scheduler.type"), subject.arguments
+    name, known = config.raw("scheduler.type"), config.arguments
     if name is not None and known is not None and known.says("lr_scheduler_type"):
         same = SCHEDULERS.get(str(name))
         argument = known["lr_scheduler_type"]
         if same != argument:
             message = f"the config's scheduler is used, and --lr_scheduler_type {argument} is not"
-            yield subject.remark(
+            yield config.remark(
                 "hf-scheduler",
                 "error" if same else "warning",
                 "scheduler.type",
@@ -164,9 +164,9 @@ def schedulers(subject: LintedConfig) -> Iterator[Remark]:
                 fix="take one of them out",
                 source=TRAINER,
             )
-    own, offloads = subject.raw("optimizer") is not None, _offloads(subject)
-    if not own and offloads and subject.get("zero_force_ds_cpu_optimizer") is not False:
-        yield subject.warning(
+    own, offloads = config.raw("optimizer") is not None, _offloads(config)
+    if not own and offloads and config.get("zero_force_ds_cpu_optimizer") is not False:
+        yield config.warning(
             "hf-optimizer-offload",
             "zero_optimization.offload_optimizer",
             "the Trainer's own optimizer on offloaded states: accelerate swaps AdamW for "
@@ -174,8 +174,8 @@ def schedulers(subject: LintedConfig) -> Iterator[Remark]:
             fix="add an optimizer section, or zero_force_ds_cpu_optimizer false",
             source="Hugging Face's DeepSpeed guide: optimizer; DeepSpeed 0.19.8, runtime/engine.py",
         )
-    if own and subject.raw("scheduler") is None:
-        yield subject.info(
+    if own and config.raw("scheduler") is None:
+        yield config.info(
             "hf-scheduler",
             "optimizer",
             "DeepSpeed's optimizer with the Trainer's scheduler: versions of transformers before "
@@ -184,7 +184,7 @@ def schedulers(subject: LintedConfig) -> Iterator[Remark]:
             source="Hugging Face's DeepSpeed guide: optimizer and scheduler",
         )
     elif not own and name is not None:
-        yield subject.info(
+        yield config.info(
             "hf-scheduler",
             "scheduler",
             "DeepSpeed's scheduler with the Trainer's optimizer: works with optimizers that have "
@@ -194,14 +194,14 @@ def schedulers(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def _offloads(subject: LintedConfig) -> bool:
-    return subject.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
+def _offloads(config: LintedConfig) -> bool:
+    return config.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
 
 
-def section(subject: LintedConfig) -> Iterator[Remark]:
+def section(config: LintedConfig) -> Iterator[Remark]:
     """accelerate, and with it the Trainer, wants the section for ZeRO."""
-    if subject.reader != "native" and not subject.has("zero_optimization"):
-        yield subject.error(
+    if config.reader != "native" and not config.has("zero_optimization"):
+        yield config.error(
             "no-zero",
             "",
             "no zero_optimization: accelerate stops with `Please specify the ZeRO optimization "
@@ -211,22 +211,22 @@ def section(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def saving(subject: LintedConfig) -> Iterator[Remark]:
+def saving(config: LintedConfig) -> Iterator[Remark]:
     """--save_on_each_node overrides what the config says."""
-    known, path = subject.arguments, "checkpoint.use_node_local_storage"
-    if known is None or subject.reader != "hf":
+    known, path = config.arguments, "checkpoint.use_node_local_storage"
+    if known is None or config.reader != "hf":
         return
     each = known["save_on_each_node"] is True
-    if each and subject.raw(path) is False:
-        yield subject.error(
+    if each and config.raw(path) is False:
+        yield config.error(
             "hf-node-local",
             path,
             "false, but --save_on_each_node sets it to true",
             fix="say the same in both",
             source=TRAINER,
         )
-    elif subject.raw(path) is True and not each:
-        yield subject.warning(
+    elif config.raw(path) is True and not each:
+        yield config.warning(
             "hf-node-local",
             path,
             "without --save_on_each_node, nodes other than the first have no trainer_state.json "
@@ -236,17 +236,17 @@ def saving(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def inference(subject: LintedConfig) -> Iterator[Remark]:
+def inference(config: LintedConfig) -> Iterator[Remark]:
     """Evaluation alone is for stage 3, whose weights alone are divided."""
-    known = subject.arguments
-    if known is None or subject.reader != "hf" or subject.stage == 3:
+    known = config.arguments
+    if known is None or config.reader != "hf" or config.stage == 3:
         return
     asked = [name for name in ("do_eval", "do_predict") if known[name] is True]
-    if asked and known["do_train"] is not True and subject.has("zero_optimization"):
-        yield subject.error(
+    if asked and known["do_train"] is not True and config.has("zero_optimization"):
+        yield config.error(
             "hf-inference",
             "zero_optimization",
-            f"--{asked[0]} without --do_train and stage {subject.stage}: the Trainer stops with "
+            f"--{asked[0]} without --do_train and stage {config.stage}: the Trainer stops with "
             "`ZeRO inference only makes sense with ZeRO Stage 3`",
             fix="zero_optimization.stage 3, or evaluate without DeepSpeed",
             source=TRAINER,

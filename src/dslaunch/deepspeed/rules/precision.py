@@ -21,28 +21,28 @@ SHORT = {
 PRECISION = "DeepSpeed 0.19.8, runtime/precision_config.py"
 
 
-def both(subject: LintedConfig) -> Iterator[Remark]:
+def both(config: LintedConfig) -> Iterator[Remark]:
     """Only one of the two can be on."""
-    if subject.on("fp16.enabled") and subject.on("bf16.enabled"):
-        yield subject.error(
+    if config.on("fp16.enabled") and config.on("bf16.enabled"):
+        yield config.error(
             "both-precisions",
-            "bf16.enabled" if subject.has("bf16.enabled") else "bf16",
+            "bf16.enabled" if config.has("bf16.enabled") else "bf16",
             "DeepSpeed stops: `bfloat16 and fp16 modes cannot be simultaneously enabled`",
             fix="turn one of them off",
             source=CONFIG,
         )
 
 
-def dynamic_scale(subject: LintedConfig) -> Iterator[Remark]:
+def dynamic_scale(config: LintedConfig) -> Iterator[Remark]:
     """The dynamic loss scale needs positive numbers to work with."""
-    known = subject.table.keys.get("fp16.loss_scale_window")
-    dynamic = subject.on("fp16.enabled") and subject.get("fp16.loss_scale") == 0
+    known = config.table.keys.get("fp16.loss_scale_window")
+    dynamic = config.on("fp16.enabled") and config.get("fp16.loss_scale") == 0
     if not dynamic or known is None or not known.checked:
         return
     for name in ("loss_scale_window", "min_loss_scale"):
-        value = subject.get(f"fp16.{name}")
+        value = config.get(f"fp16.{name}")
         if isinstance(value, int | float) and value <= 0:
-            yield subject.error(
+            yield config.error(
                 "loss-scale",
                 f"fp16.{name}",
                 "DeepSpeed stops: it must be more than 0 when the loss scale is dynamic",
@@ -51,16 +51,16 @@ def dynamic_scale(subject: LintedConfig) -> Iterator[Remark]:
             )
 
 
-def master_weights(subject: LintedConfig) -> Iterator[Remark]:
+def master_weights(config: LintedConfig) -> Iterator[Remark]:
     """16-bit master weights are for ZeRO."""
     for path in (
         "fp16.fp16_master_weights_and_grads",
         "bf16.bf16_master_weights_and_grads",
         "bf16.bf16_optimizer_states",
     ):
-        known = subject.table.keys.get(path)
-        if known is not None and known.checked and subject.on(path) and subject.stage == 0:
-            yield subject.error(
+        known = config.table.keys.get(path)
+        if known is not None and known.checked and config.on(path) and config.stage == 0:
+            yield config.error(
                 "master-weights",
                 path,
                 "DeepSpeed stops: only with ZeRO stage 1, 2 or 3",
@@ -68,8 +68,8 @@ def master_weights(subject: LintedConfig) -> Iterator[Remark]:
                 source=CONFIG,
             )
     states, master = "bf16.bf16_optimizer_states", "bf16.bf16_master_weights_and_grads"
-    if subject.on(states) and not subject.on(master):
-        yield subject.error(
+    if config.on(states) and not config.on(master):
+        yield config.error(
             "master-weights",
             states,
             f"DeepSpeed stops: it needs {master}",
@@ -78,11 +78,11 @@ def master_weights(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def reduced_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
+def reduced_in_bf16(config: LintedConfig) -> Iterator[Remark]:
     """Gradients are summed in bf16, unless something else is said."""
-    said = subject.raw("communication_data_type") is not None
-    if subject.on("bf16.enabled") and not said and subject.stage in (1, 2, 3):
-        yield subject.info(
+    said = config.raw("communication_data_type") is not None
+    if config.on("bf16.enabled") and not said and config.stage in (1, 2, 3):
+        yield config.info(
             "bf16-reduction",
             "bf16.enabled",
             "gradients are reduced in bf16 and lose precision with many ranks",
@@ -91,12 +91,12 @@ def reduced_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def accumulated_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
+def accumulated_in_bf16(config: LintedConfig) -> Iterator[Remark]:
     """Gradients of several micro-batches are added in bf16, unless something else is said."""
-    steps, path = _micro_batches(subject), "data_types.grad_accum_dtype"
-    said = subject.raw(path) is not None or path not in subject.table.keys
-    if subject.on("bf16.enabled") and subject.stage and steps > 1 and not said:
-        yield subject.info(
+    steps, path = _micro_batches(config), "data_types.grad_accum_dtype"
+    said = config.raw(path) is not None or path not in config.table.keys
+    if config.on("bf16.enabled") and config.stage and steps > 1 and not said:
+        yield config.info(
             "bf16-accumulation",
             "bf16.enabled",
             f"gradients of {steps} micro-batches are added in bf16, which loses the small ones",
@@ -105,19 +105,19 @@ def accumulated_in_bf16(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def _micro_batches(subject: LintedConfig) -> int:
+def _micro_batches(config: LintedConfig) -> int:
     """How many make a step; 1 where that is not known."""
     name = "gradient_accumulation_steps"
-    value = subject.raw(name)
-    if value == "auto" and subject.arguments is not None and subject.reader == "hf":
-        value = subject.arguments[name]
+    value = config.raw(name)
+    if value == "auto" and config.arguments is not None and config.reader == "hf":
+        value = config.arguments[name]
     return value if isinstance(value, int) and not isinstance(value, bool) else 1
 
 
-def pretrained(subject: LintedConfig) -> Iterator[Remark]:
+def pretrained(config: LintedConfig) -> Iterator[Remark]:
     """fp16 has a smaller range than the bf16 that many models were trained with."""
-    if subject.on("fp16.enabled") and subject.model_dtype == "bfloat16":
-        yield subject.warning(
+    if config.on("fp16.enabled") and config.model_dtype == "bfloat16":
+        yield config.warning(
             "bf16-model",
             "fp16.enabled",
             "the model was trained in bf16, as its config.json says: in fp16 it overflows, and the "
@@ -127,15 +127,15 @@ def pretrained(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def parameters(subject: LintedConfig) -> Iterator[Remark]:
+def parameters(config: LintedConfig) -> Iterator[Remark]:
     """The type of the weights follows from the mode, and must not be said otherwise."""
     path = "data_types.param_dtype"
-    said = SHORT.get(str(subject.raw(path)))
-    on = [mode for mode in ("fp16", "bf16") if subject.get(f"{mode}.enabled") is not False]
+    said = SHORT.get(str(config.raw(path)))
+    on = [mode for mode in ("fp16", "bf16") if config.get(f"{mode}.enabled") is not False]
     mode = on[0] if on else "fp32"
-    known = all(subject.get(f"{mode}.enabled") is not None for mode in ("fp16", "bf16"))
-    if path in subject.table.keys and said is not None and known and said != mode:
-        yield subject.error(
+    known = all(config.get(f"{mode}.enabled") is not None for mode in ("fp16", "bf16"))
+    if path in config.table.keys and said is not None and known and said != mode:
+        yield config.error(
             "param-dtype",
             path,
             f"{said}, but the mode is {mode}: DeepSpeed stops when the engine starts",

@@ -14,18 +14,18 @@ LOADER = "DeepSpeed 0.19.8, runtime/config.py"
 STRICT = "accelerate 1.15, utils/deepspeed.py: json.load"
 
 
-def loose(subject: LintedConfig) -> Iterator[Remark]:
+def loose(config: LintedConfig) -> Iterator[Remark]:
     """Say where the text is HJSON, which only DeepSpeed itself reads: a remark for all, or for each
     kind where it stops somebody."""
-    found = subject.document.loose
+    found = config.document.loose
     if not found:
         return
-    if subject.reader == "native":
+    if config.reader == "native":
         kinds = Counter(each.kind for each in found)
         listed = ", ".join(f"{kind} ({number})" for kind, number in kinds.items())
         message = f"HJSON: {listed}; DeepSpeed reads it, Hugging Face and accelerate do not"
         fix = "nothing, while DeepSpeed itself reads the file"
-        yield _loose(subject, "info", found[0], message, fix=fix, source=LOADER)
+        yield _loose(config, "info", found[0], message, fix=fix, source=LOADER)
         return
     for kind in dict.fromkeys(each.kind for each in found):
         same = [each for each in found if each.kind == kind]
@@ -33,18 +33,18 @@ def loose(subject: LintedConfig) -> Iterator[Remark]:
         message = f"{kind}{times}: not JSON, and `json.load` stops here"
         fix = "take comments out" if kind == "comment" else "write JSON"
         edits = tuple(edit for each in same for edit in each.edits)
-        yield _loose(subject, "error", same[0], message, fix=fix, source=STRICT, edits=edits)
+        yield _loose(config, "error", same[0], message, fix=fix, source=STRICT, edits=edits)
 
 
 def _loose(
-    subject: LintedConfig, level: Level, found: Loose, message: str, **how: Unpack[How]
+    config: LintedConfig, level: Level, found: Loose, message: str, **how: Unpack[How]
 ) -> Remark:
     """Something to say about a place of the text that is no key."""
-    line, column = subject.document.place(found.offset)
+    line, column = config.document.place(found.offset)
     return Remark(
         rule="not-json",
         level=level,
-        file=subject.document.file,
+        file=config.document.file,
         line=line,
         column=column,
         path="",
@@ -53,12 +53,12 @@ def _loose(
     )
 
 
-def twice(subject: LintedConfig) -> Iterator[Remark]:
+def twice(config: LintedConfig) -> Iterator[Remark]:
     """Say which keys are there twice."""
-    document = subject.document
+    document = config.document
     for path, offset in document.twice:
         line, column = document.place(offset)
-        if subject.reader == "native":
+        if config.reader == "native":
             message = "is there twice: DeepSpeed stops with `Duplicate keys in DeepSpeed config`"
         else:
             message = "is there twice: `json.load` takes the last one and drops the other unsaid"
@@ -75,11 +75,11 @@ def twice(subject: LintedConfig) -> Iterator[Remark]:
         )
 
 
-def top(subject: LintedConfig) -> Iterator[Remark]:
+def top(config: LintedConfig) -> Iterator[Remark]:
     """A list is no config."""
-    if not isinstance(subject.document.data, dict):
+    if not isinstance(config.document.data, dict):
         message = "expected an object of settings, found a list: DeepSpeed stops"
-        yield subject.error(
+        yield config.error(
             "no-object", "", message, fix="write {...} around the settings", source=LOADER
         )
 

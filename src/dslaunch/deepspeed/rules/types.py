@@ -48,55 +48,55 @@ SWITCHED = (
 """Sections that have `enabled`."""
 
 
-def types(subject: LintedConfig) -> Iterator[Remark]:
+def types(config: LintedConfig) -> Iterator[Remark]:
     """Compare every value with what the table says of its key."""
-    for path, value, key in subject.walk():
+    for path, value, key in config.walk():
         if key is None or key.type == "removed" or key.path in BATCH:
             continue
         if value == "auto" and not values.refused(key, value):
             continue  # the rules of `auto`
         if is_misspelt(value) and "auto" not in map(str, key.choices):
             continue  # likewise
-        if _elsewhere(subject, path, value, key):
+        if _elsewhere(config, path, value, key):
             continue
-        if value == "auto" and subject.fills(key):
+        if value == "auto" and config.fills(key):
             continue
         if isinstance(value, dict) and (missing := [n for n in key.requires if n not in value]):
             message = f"{missing[0]} is missing: DeepSpeed stops with a KeyError"
-            yield subject.error("missing-key", path, message, fix=f"set {missing[0]}", source=TRIED)
+            yield config.error("missing-key", path, message, fix=f"set {missing[0]}", source=TRIED)
         elif key.checked:
-            yield from _checked(subject, path, value, key)
+            yield from _checked(config, path, value, key)
         else:
-            yield from _unchecked(subject, path, value, key)
+            yield from _unchecked(config, path, value, key)
 
 
-def _elsewhere(subject: LintedConfig, path: Path, value: Any, key: Key) -> bool:
+def _elsewhere(config: LintedConfig, path: Path, value: Any, key: Key) -> bool:
     """Whether a value that is none of the key's is right all the same, or another rule's."""
     if path == ("zero_optimization",) and isinstance(value, bool):
         return True  # the old form: the rules of deprecated keys
     if key.path == "steps_per_print" and value in (math.inf, -math.inf):
         return True  # never printed; what accelerate itself writes there
     # lists of values to try, which only `deepspeed --autotuning` reads
-    tuned = subject.raw("autotuning.enabled") is True
+    tuned = config.raw("autotuning.enabled") is True
     return tuned and isinstance(value, list) and "list" not in key.type
 
 
-def _checked(subject: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+def _checked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     if not values.taken(key, value) or _refused_by_hand(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops"
-        edits = _certain(subject, path, value, key)
+        edits = _certain(config, path, value, key)
         fix = repair(key, value)
-        yield subject.error("wrong-value", path, message, fix=fix, source=CHECKED, edits=edits)
+        yield config.error("wrong-value", path, message, fix=fix, source=CHECKED, edits=edits)
     elif not values.fits(key, value) and not (key.is_section or key.path.startswith(LEAVES)):
         made = values.coerced(key, value)
         message = f"{shown(value)} is taken for {json.dumps(made)}"
-        yield subject.info(
+        yield config.info(
             "coerced-value",
             path,
             message,
             fix=f"write {json.dumps(made)}",
             source=CHECKED,
-            edits=subject.rewrite(path, made),
+            edits=config.rewrite(path, made),
         )
 
 
@@ -109,7 +109,7 @@ def _refused_by_hand(key: Key, value: Any) -> bool:
     return key.path in ("fp16.loss_scale_window", "fp16.min_loss_scale") and isinstance(value, bool)
 
 
-def _certain(subject: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+def _certain(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
     """A number in quotes that is meant as a number."""
     if not isinstance(value, str) or "int" not in key.types:
         return ()
@@ -118,26 +118,26 @@ def _certain(subject: LintedConfig, path: Path, value: Any, key: Key) -> tuple[E
     except ValueError:
         return ()
     whole = number.is_integer() and values.taken(key, number)
-    return subject.rewrite(path, int(number)) if whole else ()
+    return config.rewrite(path, int(number)) if whole else ()
 
 
-def _unchecked(subject: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
+def _unchecked(config: LintedConfig, path: Path, value: Any, key: Key) -> Iterator[Remark]:
     wild = key.path.count("<") or key.path.count("[")
     if not wild and values.refused(key, value):
         message = f"expected {expected(key)}, found {shown(value)}: DeepSpeed stops at it"
-        yield subject.error("wrong-type", path, message, fix=repair(key, value), source=TRIED)
+        yield config.error("wrong-type", path, message, fix=repair(key, value), source=TRIED)
     elif not values.fits(key, value) and not (value is None and key.default is None):
-        yield subject.error(
+        yield config.error(
             "unchecked-type",
             path,
             f"expected {expected(key)}, found {shown(value)}: not checked, so {_comes(key, value)}",
             fix=repair(key, value),
             source=TRIED,
-            edits=_unquoted(subject, path, value, key),
+            edits=_unquoted(config, path, value, key),
         )
     elif not values.allowed(key, value):
         message = f"expected {expected(key)}, found {shown(value)}"
-        yield subject.error("unchecked-choice", path, message, fix=repair(key, value), source=TRIED)
+        yield config.error("unchecked-choice", path, message, fix=repair(key, value), source=TRIED)
 
 
 def _comes(key: Key, value: Any) -> str:
@@ -198,9 +198,9 @@ def _section(key: Key, value: Any) -> str:
     return "write an object, {...}, or take it out"
 
 
-def _unquoted(subject: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
+def _unquoted(config: LintedConfig, path: Path, value: Any, key: Key) -> tuple[Edit, ...]:
     if "bool" in key.types and isinstance(value, str) and value.lower() in ("true", "false"):
-        return subject.rewrite(path, value.lower() == "true")
+        return config.rewrite(path, value.lower() == "true")
     return ()
 
 
