@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.deepspeed.code_configs import NamedConfig, in_source, modules_of, named_in_code
+from dslaunch.deepspeed.named_configs import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.deepspeed.resume import check_config, options
 from dslaunch.deepspeed.storage import OPTIONS, SUFFIXES, SWITCH, find_config, localise, parse
 from dslaunch.launch.decisions import Decision, DecisionCode, decision

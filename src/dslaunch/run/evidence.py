@@ -29,7 +29,7 @@ from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import Source
 
 if TYPE_CHECKING:
-    from dslaunch.deepspeed.code_configs import NamedConfig
+    from dslaunch.deepspeed.named_configs import NamedConfig
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for one round of questions; a node that takes longer has a hung disk or driver."""

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from dslaunch.cluster.model import Allocation, Cluster
-from dslaunch.deepspeed.code_configs import NamedConfig
+from dslaunch.deepspeed.named_configs import NamedConfig
 from dslaunch.deepspeed.resume import check_arguments, check_config, trainer_advice
 from dslaunch.deepspeed.storage import SUFFIXES, find_config, localise, parse, replace_config
 from dslaunch.errors import PlanError

@@ -1,7 +1,7 @@
-"""The rules of the lint of DeepSpeed configs, a module for each subject.
+"""The rules of the lint of DeepSpeed configs, a module for each topic.
 
-A rule takes a `LintedConfig` and yields remarks. A module lists its functions in `RULES`, and in `NAMES`
-the rules that they report; a name is stable over releases, since people ignore rules by it.
+A rule takes a `LintedConfig` and yields remarks. A module lists its functions in `RULES`, and in
+`NAMES` the rules that they report; a name is stable over releases, since people ignore rules by it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.deepspeed.code_configs import NamedConfig, in_source, modules_of, named_in_code
+from dslaunch.deepspeed.named_configs import NamedConfig, in_source, modules_of, named_in_code
 from dslaunch.pysource.values import SOURCE
 
 
