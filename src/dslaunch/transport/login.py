@@ -54,6 +54,11 @@ class LoginOutput:
         """Whether more was printed than any start-up file should."""
         return self._size > MOST_NOISE
 
+    @property
+    def much(self) -> bool:
+        """Whether more was printed than is kept."""
+        return self._size > NOISE_KEPT
+
     def parts(self) -> tuple[bytes, bytes]:
         """Return what the start-up files printed, and what came after our line had begun."""
         printed, _, own = (self._kept + self._open).partition(STARTED)

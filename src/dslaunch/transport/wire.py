@@ -328,10 +328,11 @@ class Wire:
     def _not_started(self, said: str, code: int | None) -> NodeFailure:
         """Say why there was no greeting; what our own line has started is told from the login."""
         printed, own = self.login.parts()
-        if self._late or self._unread:
-            return login.hung(self.host, printed)
-        if self.login.endless:
+        given_up = self._late or self._unread
+        if self.login.endless or (given_up and self.login.much):
             return login.endless(self.host, printed)
+        if given_up:
+            return login.hung(self.host, printed)
         if code == program.NO_PYTHON and "no python3" in said:
             return NodeFailure(
                 self.host,
