@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import bridge, directories, files, frames, keeping, private, processes
+from dslaunch.node import bridge, directories, files, frames, private, processes, run_files
 from tests.hostile.neighbor import STRANGER, Victim, agents, give_away, ranks, until
 
 LIE = "printed by the stranger"
@@ -128,10 +128,10 @@ def test_a_file_of_another_kind_is_neither_waited_for_nor_read(
     home, began = str(victim.home()), time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(victim.shared))
-        found = keeping.runs(home, "v0")
+        found = run_files.runs(home, "v0")
         with pytest.raises(OSError, match=r"."):
             if name == "journal":
-                keeping.read_journal(home, "v0", run, 0, 100)
+                run_files.read_journal(home, "v0", run, 0, 100)
             else:
                 private.read(name, private.open_directory(str(directory)), 100)
     assert time.monotonic() - began < 2

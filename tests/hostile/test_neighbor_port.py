@@ -19,9 +19,9 @@ import pytest
 from dslaunch.cluster.model import Network
 from dslaunch.launch.facts import Facts, Interface, NodeFacts, PortFact
 from dslaunch.launch.plan import Rendezvous
-from dslaunch.node import links, network, processes, wire
+from dslaunch.node import links, member_link, network, processes
 from dslaunch.node.links import Coordinator, Member
-from dslaunch.node.wire import Broken, Wire
+from dslaunch.node.member_link import Broken, MemberLink
 from dslaunch.run.detach import Control, control
 from tests.hostile.neighbor import Victim, agents, listening, ranks, until
 
@@ -249,7 +249,7 @@ def first() -> Iterator[Coordinator]:
     listen = {"address": "127.0.0.1", "ports": (0, 0), "members": ["127.0.0.1"]}
     made = Coordinator({**LINK, "keys": KEYS, "listen": listen}, Loop("v0"))  # type: ignore[arg-type]
     yield made
-    for end in (*made.wires.values(), *made.unproved):
+    for end in (*made.members.values(), *made.unproved):
         made.drop(end)
     made.server.close()
 
@@ -288,7 +288,7 @@ def ended(end: Coordinator | Member) -> list[tuple[float, str]]:
 def test_a_failure_on_one_member_ends_all_nodes(first: Coordinator, member: Join) -> None:
     one, two = member(), member("n2")
     turn(first, one, two)
-    assert set(first.wires) == {"v1", "n2"}
+    assert set(first.members) == {"v1", "n2"}
     one.note({"event": "exit", "asked": False, "code": 3, "signal": None, "rank": 5})
     turn(first, one, two)
     assert [ended(end) for end in (first, two)] == [[(3.0, "rank 5 failed on v1")]] * 2
@@ -325,7 +325,7 @@ def test_a_recorded_conversation_cannot_be_replayed(
         connection.sendall(said)
         turn(again)
         assert ended(again) == []
-        assert again.wire is None
+        assert again.member is None
         assert is_closed(connection)
 
 
@@ -336,20 +336,20 @@ def test_a_message_without_the_key_is_not_taken(first: Coordinator, member: Join
     with socket.create_connection(("127.0.0.1", first.port)) as stranger:
         turn(first)
         nonce = stranger.recv(200)
-        assert len(nonce) == 2 * wire.NONCE_BYTES + 1
+        assert len(nonce) == 2 * member_link.NONCE_BYTES + 1
         stranger.sendall(b"0" * 64 + b" n2\n" + b"f" * 64 + b' {"failed": "lie"}\n')
         turn(first)
         assert is_closed(stranger)
     assert ended(first) == []
     assert first.heard["n2"] == heard
-    assert set(first.wires) == {"v1"}
+    assert set(first.members) == {"v1"}
 
 
 def test_a_member_cannot_speak_for_another_one(first: Coordinator, member: Join) -> None:
     other = member("n2", key=KEYS["v1"])
     turn(first, other)
-    assert first.wires == {}
-    assert other.wire is None
+    assert first.members == {}
+    assert other.member is None
 
 
 def test_an_impostor_of_the_first_node_learns_and_does_nothing(
@@ -372,7 +372,7 @@ def test_an_impostor_that_sends_nothing_is_disconnected(first: Coordinator, memb
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         one = member(port=impostor.getsockname()[1])
         turn(one)
-        assert one.wire is not None
+        assert one.member is not None
         one.tick(time.monotonic() + links.PROOF_TIMEOUT + 1)
         assert is_closed(impostor.accept()[0])
 
@@ -400,10 +400,10 @@ def test_a_member_that_sends_invalid_values_is_disconnected(
 ) -> None:
     one = member()
     turn(first, one)
-    assert one.wire is not None
-    one.wire.send(message)
+    assert one.member is not None
+    one.member.send(message)
     turn(first)
-    assert first.wires == {}
+    assert first.members == {}
     assert ended(first) == []
     first.tick(time.monotonic())
 
@@ -416,7 +416,7 @@ def test_a_first_node_that_sends_invalid_values_is_disconnected(
     turn(first, one)
     first.say(message)
     turn(one)
-    assert one.wire is None
+    assert one.member is None
     assert ended(one) == []
 
 
@@ -437,7 +437,7 @@ def test_a_new_connection_of_a_member_replaces_the_older_one(
     one, again = member(), member()
     turn(first, one)
     turn(first, one, again)
-    assert list(first.wires) == ["v1"]
+    assert list(first.members) == ["v1"]
     assert len(first.unproved) == 0
 
 
@@ -448,19 +448,19 @@ def test_a_member_connects_while_strangers_flood_the_port(first: Coordinator, me
             first.agent.turn(0)
         one = member()
         turn(first, one)
-        assert "v1" in first.wires
+        assert "v1" in first.members
         assert len(first.unproved) <= links.MOST_UNPROVED_OF_ONE
 
 
 def test_bytes_before_the_proof_are_bounded() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        end = Wire(ours, KEYS)
+        end = MemberLink(ours, KEYS)
         theirs.sendall(b"x" * 10_000)
         with pytest.raises(Broken):
             for _ in range(2):
                 list(end.receive())
-        assert len(ours.recv(100_000)) == 10_000 - wire.LONGEST_HELLO
+        assert len(ours.recv(100_000)) == 10_000 - member_link.LONGEST_HELLO
 
 
 # ---------------------------------------------------------------- where it listens

@@ -23,7 +23,6 @@ from dslaunch.node import (
     directories,
     files,
     frames,
-    keeping,
     network,
     paths,
     peer,
@@ -31,6 +30,7 @@ from dslaunch.node import (
     probe,
     processes,
     questions,
+    run_files,
     stacks,
     survey,
 )
@@ -116,7 +116,7 @@ class Agent:
             for key, _ in self.selector.select(self.patience()):
                 key.data()
             self.tick()
-        keeping.remove_run(self.run, self.host, self.home)
+        run_files.remove_run(self.run, self.host, self.home)
 
     def over(self) -> bool:
         """Whether the agent may leave."""
@@ -267,7 +267,7 @@ class Agent:
         message = {"time": time.time(), **self.secrets.values(message)}
         self.journal.append(frames.MESSAGE, frames.message_body(message))
         if self.directory is not None:
-            keeping.append_event(self.directory, message)
+            run_files.append_event(self.directory, message)
         if self.links is not None:
             self.links.note(message)
         self.publish()
@@ -330,7 +330,7 @@ class Agent:
             self.end(LOST_GRACE, "the launcher left")
             if self.ranks is None or self.done:
                 # before the connection ends: then the launcher takes it that nothing is left here
-                keeping.remove_run(self.run, self.host, self.home)
+                run_files.remove_run(self.run, self.host, self.home)
         client.close()
 
     def do_stop(self, client: Client, message: frames.Message) -> None:
@@ -394,7 +394,7 @@ class Agent:
         if self.directory is None:
             made = directories.make(self.run, self.host, self.home, lasting=self.detached)
             self.directory = made
-            self.lock = keeping.hold(self.directory)
+            self.lock = run_files.hold(self.directory)
         return self.directory
 
     # ------------------------------------------------------------ processes
@@ -406,7 +406,7 @@ class Agent:
         self.detached = True
         try:
             directory = self.node_directory()
-            self.journal = FileJournal(os.path.join(directory, keeping.JOURNAL), KEPT_OUTPUT)
+            self.journal = FileJournal(os.path.join(directory, run_files.JOURNAL), KEPT_OUTPUT)
             self.links = links.make(message["link"], self)
         except OSError as error:
             client.say({"reply": message["id"], "error": str(error), "time": time.time()})
@@ -434,8 +434,8 @@ class Agent:
             return
         about = {**message["about"], "run": self.run, "detached": self.detached}
         self.group = cgroup.make(self.run)
-        about = {**about, **keeping.these_processes(self.guardian), keeping.GROUP: self.group}
-        keeping.write(directory, keeping.ABOUT, about)
+        about = {**about, **run_files.these_processes(self.guardian), run_files.GROUP: self.group}
+        run_files.write(directory, run_files.ABOUT, about)
         contained = "cgroup" if self.group is not None else "descendants"
         self.say({"event": "contained", "rank": frames.NO_RANK, "contained": contained})
         self.door = bridge.Door(door, self, self.open_door)
@@ -449,7 +449,7 @@ class Agent:
         environment = {**inherited, **message["env"], **own}
         environment.update(stacks.arm(directory, environment))
         self.ranks = Ranks(message, environment, self, self.group)
-        threading.Thread(target=keeping.sweep, args=(self.home, self.host), daemon=True).start()
+        threading.Thread(target=run_files.sweep, args=(self.home, self.host), daemon=True).start()
         network.hang_up()
         if self.surveyor is not None:
             self.surveyor.end()
@@ -480,7 +480,7 @@ class Agent:
         told = {"how": "failed", "error": last[:MOST_OF_ERROR], "trace": trace[-MOST_OF_TRACE:]}
         note = {"event": "gone", "time": time.time(), **self.secrets.values(told)}
         if self.directory is not None:
-            keeping.write(self.directory, keeping.GONE, note)
+            run_files.write(self.directory, run_files.GONE, note)
         if self.holder is not None:
             self.holder.say_last(note)
 

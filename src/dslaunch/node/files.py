@@ -6,7 +6,7 @@ import os
 import shutil  # here: at the end the disk that Python is on may be the one that hangs
 import tempfile
 
-from dslaunch.node import below
+from dslaunch.node import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -55,7 +55,7 @@ def unpack(archive: IO[bytes], root: str) -> int:
             source = members.extractfile(member) if member.isreg() else None
             if source is None:
                 raise ValueError(f"{member.name!r} is not a regular file")
-            with source, below.parent(root, member.name, make=True) as (directory, name):
+            with source, beneath.parent(root, member.name, make=True) as (directory, name):
                 _put(source, directory, name, member)
             count += 1
     return count
@@ -63,7 +63,7 @@ def unpack(archive: IO[bytes], root: str) -> int:
 
 def _put(source: IO[bytes], directory: int, name: str, member: tarfile.TarInfo) -> None:
     """Write one file of an archive into an open directory."""
-    with below.replacing(directory, name) as target:
+    with beneath.replacing(directory, name) as target:
         shutil.copyfileobj(source, target)
         # before the time is set, which a later write would change
         target.flush()

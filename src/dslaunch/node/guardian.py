@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 
-from dslaunch.node import bridge, directories, frames, keeping, peer, processes, survey
+from dslaunch.node import bridge, directories, frames, peer, processes, run_files, survey
 from dslaunch.node.agent import Agent
 
 TYPE_CHECKING = False
@@ -42,13 +42,13 @@ def guard(agent: int, run: str, host: str) -> None:
     if status:
         home = os.path.expanduser("~")
         for directory in directories.find(home, host, run):
-            keeping.end_group(directory, host)
-        keeping.remove_run(run, host, home, keep=(keeping.ABOUT, keeping.GONE))
+            run_files.end_group(directory, host)
+        run_files.remove_run(run, host, home, keep=(run_files.ABOUT, run_files.GONE))
         if os.WIFSIGNALED(status):
             killed = {"how": "killed", "signal": os.WTERMSIG(status)}
             note = {"event": "gone", "time": time.time(), **killed}
             for directory in directories.find(home, host, run):
-                keeping.write(directory, keeping.GONE, note)
+                run_files.write(directory, run_files.GONE, note)
     os._exit(1 if status else 0)
 
 
@@ -124,12 +124,12 @@ def find(run: str, host: str) -> socket.socket:
     """
     home = os.path.expanduser("~")
     for directory in directories.find(home, host, run):
-        if processes.resume_programs() and keeping.held(directory):
+        if processes.resume_programs() and run_files.held(directory):
             os._exit(STOPPED)
         with contextlib.suppress(OSError):
             return bridge.dial(directory)
         say_how_it_ended(directory, host)
-    keeping.clean(home, host, run, ended=False)  # where the guardian was killed as well
+    run_files.clean(home, host, run, ended=False)  # where the guardian was killed as well
     os.write(2, b"no agent of this run\n")
     os._exit(NO_AGENT)
 
@@ -138,11 +138,11 @@ def say_how_it_ended(directory: str, host: str) -> None:
     """Tell the launcher what the guardian of an agent has noted, once that is done with its work;
     what remains is removed."""
     deadline = time.monotonic() + NOTE_TIMEOUT
-    while keeping.guardian_lives(directory, host) and time.monotonic() < deadline:
+    while run_files.guardian_lives(directory, host) and time.monotonic() < deadline:
         time.sleep(LOOK)
-    note = keeping.gone(directory)
+    note = run_files.gone(directory)
     if note is not None:
-        note["over"] = not keeping.guardian_lives(directory, host)
+        note["over"] = not run_files.guardian_lives(directory, host)
         os.write(1, frames.GREETING + frames.pack_message(note))
         os.close(1)
         directories.remove(directory)

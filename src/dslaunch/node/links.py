@@ -1,8 +1,8 @@
 """How the nodes of a detached run coordinate among themselves, without a launcher.
 
-The first node's agent listens, the others connect to it (`wire` has the protocol). Each reports
-how its ranks end; the first decides when all must end, as the launcher would. A node that cannot
-reach the first for too long ends.
+The first node's agent listens, the others connect to it (`member_link` has the protocol). Each
+reports how its ranks end; the first decides when all must end, as the launcher would. A node that
+cannot reach the first for too long ends.
 
 Everyone who reaches the port can connect. The first node listens at one address only, closes
 connections from addresses that no member has, keeps few whose other end has proved nothing, and
@@ -17,14 +17,14 @@ import socket
 import time
 
 from dslaunch.node.bridge import Door
-from dslaunch.node.wire import Broken, Wire
+from dslaunch.node.member_link import Broken, MemberLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
     from typing import Any, Dict, List, Optional, Tuple
 
     from dslaunch.node.agent import Agent
-    from dslaunch.node.wire import Message
+    from dslaunch.node.member_link import Message
 
 
 BEAT = 5.0
@@ -115,9 +115,9 @@ class Coordinator(Links):
         """The addresses that members have."""
         self.server = listen(where["address"], where["ports"])
         self.port = self.server.getsockname()[1]
-        self.wires: Dict[str, Wire] = {}
+        self.members: Dict[str, MemberLink] = {}
         """Host -> the connection of a member that has proved who it is."""
-        self.unproved: Dict[Wire, Tuple[str, float]] = {}
+        self.unproved: Dict[MemberLink, Tuple[str, float]] = {}
         """The other connections, the oldest first -> address, and since when."""
         now = time.monotonic()
         self.heard = dict.fromkeys(self.others, now)
@@ -138,70 +138,70 @@ class Coordinator(Links):
         self.make_room(address)
         if _is_scarce(connection.fileno()):
             connection.close()
-            for wire in list(self.unproved):
-                self.drop(wire)
+            for member in list(self.unproved):
+                self.drop(member)
             return
         try:
-            wire = Wire(connection, self.keys)
+            member = MemberLink(connection, self.keys)
         except Broken:
             connection.close()
             return
-        self.unproved[wire] = address, time.monotonic()
-        self.agent.listen(connection.fileno(), lambda: self.read(wire))
+        self.unproved[member] = address, time.monotonic()
+        self.agent.listen(connection.fileno(), lambda: self.read(member))
 
     def make_room(self, address: str) -> None:
         """Close the oldest connections that have proved nothing, if there are too many."""
-        same = [wire for wire, (other, _) in self.unproved.items() if other == address]
+        same = [member for member, (other, _) in self.unproved.items() if other == address]
         if len(same) >= MOST_UNPROVED_OF_ONE:
             self.drop(same[0])
         if len(self.unproved) >= MOST_UNPROVED:
             self.drop(next(iter(self.unproved)))
 
-    def read(self, wire: Wire) -> None:
+    def read(self, member: MemberLink) -> None:
         """Take what a member says."""
         try:
-            for message in wire.receive():
-                self.take(wire, message)
+            for message in member.receive():
+                self.take(member, message)
         except Broken:
-            self.drop(wire)
+            self.drop(member)
 
-    def take(self, wire: Wire, message: Message) -> None:
+    def take(self, member: MemberLink, message: Message) -> None:
         """One genuine message of a member. Raises Broken."""
-        host = wire.host
+        host = member.host
         assert host is not None
-        if wire in self.unproved:
-            self.welcome(wire, host)
+        if member in self.unproved:
+            self.welcome(member, host)
         self.heard[host] = time.monotonic()
         self.judge(host, News(message))
         if self.stopped:
-            wire.send({"stop": self.grace})
+            member.send({"stop": self.grace})
 
-    def welcome(self, wire: Wire, host: str) -> None:
+    def welcome(self, member: MemberLink, host: str) -> None:
         """A member has proved who it is: so do we. A new connection replaces an older one."""
-        del self.unproved[wire]
-        older = self.wires.get(host)
+        del self.unproved[member]
+        older = self.members.get(host)
         if older is not None:
             self.drop(older)
-        self.wires[host] = wire
-        wire.send({})
+        self.members[host] = member
+        member.send({})
 
-    def drop(self, wire: Wire) -> None:
+    def drop(self, member: MemberLink) -> None:
         """A connection is over; its member may connect again. Safe to call twice."""
-        if wire.socket.fileno() < 0:
+        if member.socket.fileno() < 0:
             return
-        self.agent.ignore(wire.socket.fileno())
-        self.unproved.pop(wire, None)
-        if wire.host is not None and self.wires.get(wire.host) is wire:
-            del self.wires[wire.host]
-        wire.socket.close()
+        self.agent.ignore(member.socket.fileno())
+        self.unproved.pop(member, None)
+        if member.host is not None and self.members.get(member.host) is member:
+            del self.members[member.host]
+        member.socket.close()
 
     def say(self, message: Message) -> None:
         """Tell all members."""
-        for wire in list(self.wires.values()):
+        for member in list(self.members.values()):
             try:
-                wire.send(message)
+                member.send(message)
             except Broken:
-                self.drop(wire)
+                self.drop(member)
 
     # ------------------------------------------------------------ decisions
 
@@ -237,9 +237,9 @@ class Coordinator(Links):
     def tick(self, now: float) -> None:
         """Look for members that are gone, hang or will not end; show that we are there."""
         self.door.tick(now)
-        for wire, (_, since) in list(self.unproved.items()):
+        for member, (_, since) in list(self.unproved.items()):
             if now - since > PROOF_TIMEOUT:
-                self.drop(wire)
+                self.drop(member)
         for host, heard in self.heard.items():
             if not self.finished[host] and now - heard > self.patience:
                 self.stop(f"{host} was lost: nothing was heard of it for {now - heard:.0f} s")
@@ -260,7 +260,7 @@ class Member(Links):
     def __init__(self, link: Dict[str, Any], agent: Agent) -> None:
         super().__init__(link, agent)
         self.target: Optional[Dict[str, Any]] = None
-        self.wire: Optional[Wire] = None
+        self.member: Optional[MemberLink] = None
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
 
@@ -276,30 +276,30 @@ class Member(Links):
         with contextlib.suppress(OSError):
             address = (self.target["address"], self.target["port"])
             connection = socket.create_connection(address, timeout=1)
-            self.wire = Wire(connection, self.keys, host=self.agent.host)
+            self.member = MemberLink(connection, self.keys, host=self.agent.host)
             self.agent.listen(connection.fileno(), self.read)
 
     def read(self) -> None:
         """Take what the first node says."""
-        if self.wire is None:  # it was dropped after the loop saw it readable
+        if self.member is None:  # it was dropped after the loop saw it readable
             return
         try:
-            for message in self.wire.receive():
+            for message in self.member.receive():
                 self.heard = time.monotonic()
                 order = Order(message)
                 if order.stop is not None:
                     self.agent.end(order.stop, order.why or "the others end")
-            if self.wire is not None and self.wire.proved:
+            if self.member is not None and self.member.proved:
                 self.flush()
         except Broken:
             self.drop()
 
     def drop(self) -> None:
         """The connection is over."""
-        if self.wire is not None:
-            self.agent.ignore(self.wire.socket.fileno())
-            self.wire.socket.close()
-            self.wire = None
+        if self.member is not None:
+            self.agent.ignore(self.member.socket.fileno())
+            self.member.socket.close()
+            self.member = None
 
     def note(self, message: Message) -> None:
         """Something happened on this node."""
@@ -310,7 +310,7 @@ class Member(Links):
     def say(self, news: Message) -> None:
         """Say it, and what could not be said before."""
         self.unsaid.append(news)
-        if self.wire is not None and self.wire.proved:
+        if self.member is not None and self.member.proved:
             try:
                 self.flush()
             except Broken:
@@ -318,9 +318,9 @@ class Member(Links):
 
     def flush(self) -> None:
         """Send what has not been sent. Raises Broken."""
-        assert self.wire is not None
+        assert self.member is not None
         while self.unsaid:
-            self.wire.send(self.unsaid[0])
+            self.member.send(self.unsaid[0])
             self.unsaid.pop(0)
 
     def busy(self) -> bool:
@@ -331,15 +331,19 @@ class Member(Links):
         """Keep in touch, and end when that has failed for too long."""
         if self.target is None:
             return
-        if self.wire is not None and not self.wire.proved and now - self.dialled > PROOF_TIMEOUT:
+        if (
+            self.member is not None
+            and not self.member.proved
+            and now - self.dialled > PROOF_TIMEOUT
+        ):
             self.drop()
-        if self.wire is None and now - self.dialled > REDIAL:
+        if self.member is None and now - self.dialled > REDIAL:
             self.connect()
         if now - self.heard > self.patience and not self.agent.done:
             self.agent.end(
                 self.grace, f"the first node was lost: silent for {now - self.heard:.0f} s"
             )
-        proved = self.wire is not None and self.wire.proved
+        proved = self.member is not None and self.member.proved
         if now - self.beaten > self.beat and proved:
             self.beaten = now
             self.say({"idle": self.agent.idle})

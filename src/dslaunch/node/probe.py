@@ -6,7 +6,7 @@ import functools
 import os
 import subprocess
 
-from dslaunch.node import keeping, paths, questions
+from dslaunch.node import paths, questions, run_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -73,18 +73,18 @@ def _directories(wanted: List[str], _: Context) -> Dict[str, Answer]:
 
 
 def _runs(argument: Any, context: Context) -> List[Answer]:
-    return keeping.runs(context.home, context.host)
+    return run_files.runs(context.home, context.host)
 
 
 def _clean(argument: Answer, context: Context) -> Answer:
-    return keeping.clean(context.home, context.host, argument["run"], argument["ended"])
+    return run_files.clean(context.home, context.host, argument["run"], argument["ended"])
 
 
 def _journal(argument: Answer, context: Context) -> Answer:
     """A piece of what a detached run has kept, as text that JSON can carry."""
     import base64
 
-    data, size = keeping.read_journal(
+    data, size = run_files.read_journal(
         context.home, context.host, argument["run"], argument["position"], argument["most"]
     )
     return {"data": base64.b64encode(data).decode(), "size": size}

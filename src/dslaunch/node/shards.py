@@ -17,7 +17,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from dslaunch.node import below, pieces, torchfile
+from dslaunch.node import beneath, torchfile, transfer
 
 Answer = Dict[str, Any]
 
@@ -103,7 +103,7 @@ class _Looking:
         if time.monotonic() > self.until:
             raise ValueError(f"looking through {self.top} takes too long")
         try:
-            with below.opened(self.top, directory) as fd:
+            with beneath.opened(self.top, directory) as fd:
                 return _listed(fd)
         except OSError:
             return []
@@ -149,14 +149,14 @@ class _Looking:
         mode = 0o777
         names = directory.split("/") if directory else []
         for depth in range(len(names) + 1):
-            with below.opened(self.top, "/".join(names[:depth])) as fd:
+            with beneath.opened(self.top, "/".join(names[:depth])) as fd:
                 mode = _narrowed(os.fstat(fd).st_mode, mode)
         return mode
 
     def described(self, path: str, entry: "_Entry", mode: int) -> Iterator[Answer]:
         """One file, unless it is not yet whole."""
         about = entry.about
-        if not path.endswith(below.PART):
+        if not path.endswith(beneath.PART):
             yield {
                 "path": path.encode(errors="backslashreplace").decode(),
                 "size": about.st_size,
@@ -171,9 +171,9 @@ class _Looking:
         if not _encodable(path):
             return "has a name that is not UTF-8"
         if stat.S_ISLNK(mode):
-            return below.IS_LINK
+            return beneath.IS_LINK
         if not stat.S_ISREG(mode):
-            return below.NOT_A_FILE
+            return beneath.NOT_A_FILE
         return why_broken(self.top, path) if is_shard(path) else None
 
 
@@ -234,7 +234,7 @@ def is_shard(name: str) -> bool:
 def why_broken(top: str, path: str, *, all_of_it: bool = False) -> Optional[str]:
     """Why a shard cannot be loaded: cut short, or with `all_of_it` changed; None: it can be."""
     try:
-        with os.fdopen(below.open_file(top, path), "rb") as file:
+        with os.fdopen(beneath.open_file(top, path), "rb") as file:
             if file.read(4) != b"PK\x03\x04":
                 return None if os.fstat(file.fileno()).st_size else "empty"
             torchfile.entries(file)
@@ -260,7 +260,7 @@ def _latest(top: str, root: str) -> Optional[str]:
 
 def _text(top: str, path: str) -> Optional[str]:
     try:
-        with os.fdopen(below.open_file(top, path), "rb") as file:
+        with os.fdopen(beneath.open_file(top, path), "rb") as file:
             return file.read(MOST_SMALL).decode(errors="replace")
     except (OSError, ValueError):
         return None
@@ -278,7 +278,7 @@ def _json(text: Optional[str]) -> Any:
 
 def values_of(top: str, path: str) -> Tuple[Any, List[List[str]]]:
     """What a shard's pickle describes, and the classes and functions that it names."""
-    with os.fdopen(below.open_file(top, path), "rb") as file:
+    with os.fdopen(beneath.open_file(top, path), "rb") as file:
         reader = torchfile.Reader(torchfile.pickle_of(file))
     value = reader.value()
     return value, sorted(map(list, reader.names))
@@ -400,15 +400,15 @@ def _product(shape: Any) -> Optional[int]:
 
 
 OPERATIONS: Dict[str, Callable[[Answer], Any]] = {
-    "begin": pieces.begin,
+    "begin": transfer.begin,
     "check": check,
-    "finish": pieces.finish,
+    "finish": transfer.finish,
     "names": names,
-    "read": pieces.read,
-    "remove": pieces.remove,
-    "room": pieces.room,
-    "sha256": pieces.sha256,
+    "read": transfer.read,
+    "remove": transfer.remove,
+    "room": transfer.room,
+    "sha256": transfer.sha256,
     "survey": survey,
-    "text": pieces.text,
-    "write": pieces.write,
+    "text": transfer.text,
+    "write": transfer.write,
 }

@@ -19,7 +19,7 @@ import subprocess
 import threading
 import time
 
-from dslaunch.node import doing, paths, private, processes
+from dslaunch.node import paths, private, processes, procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -205,12 +205,12 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
     """Tell what /proc knows, then the stacks."""
     base: Process = {"pid": pid, "state": "", "tool": "proc", "threads": []}
     try:
-        base.update(doing.tell(pid))
+        base.update(procfs.tell(pid))
     except OSError:
         told[pid] = {**base, "error": GONE}
         return
     told[pid] = {**base, "error": "its stacks were not told in time"}
-    python = doing.PYTHON.match(os.path.basename(doing.link(f"/proc/{pid}/exe")))
+    python = procfs.PYTHON.match(os.path.basename(procfs.link(f"/proc/{pid}/exe")))
     if not python and _note_of(pid) is None:
         told[pid] = {**base, "error": "it is no Python program"}
         return
@@ -228,7 +228,7 @@ def _look(pid: int, told: Dict[int, Process], deadline: float) -> None:
 
 def _from_here(pid: int, threads: List[Process]) -> List[Process]:
     """The threads with paths as the process itself would write them: equal on all nodes."""
-    start = f"{doing.link(f'/proc/{pid}/cwd')}/"
+    start = f"{procfs.link(f'/proc/{pid}/cwd')}/"
     for thread in threads:
         for frame in thread["frames"]:
             if len(start) > 1 and frame["file"].startswith(start):
@@ -267,8 +267,8 @@ def _by_py_spy(pid: int, deadline: float) -> List[Process]:
 
 def _find_py_spy(pid: int) -> Optional[str]:
     """py-spy on our PATH, or else beside the interpreter of that process."""
-    first = doing.read(f"/proc/{pid}/cmdline").partition("\0")[0]
-    beside = [os.path.dirname(first), os.path.dirname(doing.link(f"/proc/{pid}/exe"))]
+    first = procfs.read(f"/proc/{pid}/cmdline").partition("\0")[0]
+    beside = [os.path.dirname(first), os.path.dirname(procfs.link(f"/proc/{pid}/exe"))]
     # without an absolute directory it would be sought in ours
     places = [place for place in beside if place.startswith("/")]
     return paths.program("py-spy") or paths.program("py-spy", os.pathsep.join(places))
@@ -320,9 +320,9 @@ def _by_faulthandler(pid: int, deadline: float) -> List[Process]:
     note = _note_of(pid)
     if note is None:
         raise _NoStacksError("not armed")
-    if not doing.includes(doing.status(str(pid))["SigCgt"], SIGNAL):
+    if not procfs.includes(procfs.status(str(pid))["SigCgt"], SIGNAL):
         raise _NoStacksError(f"the process has given up the handler of signal {SIGNAL}")
-    deaf = doing.deaf(pid, SIGNAL)
+    deaf = procfs.deaf(pid, SIGNAL)
     listener = _listener(pid, deaf)
     with open(note, "r+b") as file:
         file.truncate()
@@ -339,10 +339,10 @@ def _note_of(pid: int) -> Optional[str]:
     """The descriptor that this very process writes its stacks into; None if it has none."""
     try:
         # the number that the process itself knows: the last, if it has a PID namespace
-        own = doing.status(str(pid))["NSpid"].split()[-1]
+        own = procfs.status(str(pid))["NSpid"].split()[-1]
         name = f"/memfd:{NOTE}:{own} (deleted)"
         opened = (f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd"))
-        return next((path for path in opened if doing.link(path) == name), None)
+        return next((path for path in opened if procfs.link(path) == name), None)
     except (OSError, LookupError):
         return None
 
@@ -364,7 +364,7 @@ def _wait_for_answer(pid: int, fd: int, deaf: Set[int], deadline: float) -> None
     while True:
         time.sleep(LOOK)
         written = os.fstat(fd).st_size
-        busy = doing.deaf(pid, SIGNAL) - deaf
+        busy = procfs.deaf(pid, SIGNAL) - deaf
         if written and not busy:
             return
         now = time.monotonic()

@@ -1,5 +1,5 @@
-"""What our own programs print on nodes, as typed values: `node/smoke.py`, `sending.py` and
-`writing.py`, which are run by the job's interpreter or for a while."""
+"""What our own programs print on nodes, as typed values: `node/smoke.py`, `send_rate.py` and
+`write_rate.py`, which are run by the job's interpreter or for a while."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ DIRECTORIES: Query[Mapping[str, MadeDirectory]] = Query(
 
 
 class RunOnNode(Sent):
-    """One run as one node has recorded it (`node/keeping.py`, `runs`)."""
+    """One run as one node has recorded it (`node/run_files.py`, `runs`)."""
 
     run: RunId
     cluster: Short

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dslaunch.node import network, sending, smoke, writing
+from dslaunch.node import network, send_rate, smoke, write_rate
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.checks._job import program
 from dslaunch.preflight.checks._measure import shifts
@@ -26,13 +26,13 @@ def test_what_is_sent_arrives_and_is_counted() -> None:
     port = network.listen({"ports": [0], "token": "t"})["port"]
     told = {"target": ["127.0.0.1", port], "token": "t", "bytes": 5 * MIB, "seconds": 5.0}
     try:
-        found = sending.main(told)
-        other = sending.main({**told, "token": "another"})
+        found = send_rate.main(told)
+        other = send_rate.main({**told, "token": "another"})
     finally:
         network.hang_up()
     assert found["bytes"] == 5 * MIB and 0 < found["seconds"] < 5
     assert other == {"error": "somebody else answers there"}
-    assert "refused" in sending.main(told)["error"]
+    assert "refused" in send_rate.main(told)["error"]
 
 
 def test_a_receiver_that_takes_nothing_does_not_hold_the_sender() -> None:
@@ -47,7 +47,7 @@ def test_a_receiver_that_takes_nothing_does_not_hold_the_sender() -> None:
 
         threading.Thread(target=greet, daemon=True).start()
         began = time.monotonic()
-        found = sending.main({**told, "seconds": 0.3})
+        found = send_rate.main({**told, "seconds": 0.3})
         assert time.monotonic() - began < 2
     peers[0].close()
     assert found["bytes"] < 1 << 30
@@ -55,23 +55,23 @@ def test_a_receiver_that_takes_nothing_does_not_hold_the_sender() -> None:
 
 def test_a_file_is_written_and_gone(tmp_path: Path) -> None:
     told = {"path": str(tmp_path), "name": "x", "bytes": MIB + 5, "seconds": 20.0, "writers": 1}
-    found = writing.main(told)
+    found = write_rate.main(told)
     assert found["bytes"] == MIB + 5 and found["seconds"] > 0
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "x").write_text("mine")
-    assert writing.main(told) == {"error": "File exists"}
+    assert write_rate.main(told) == {"error": "File exists"}
     assert (tmp_path / "x").read_text() == "mine"
-    assert writing.main({**told, "bytes": 1 << 60}) == {"error": "too little free space to try"}
-    assert writing.main({**told, "path": str(tmp_path / "no")}) == {
+    assert write_rate.main({**told, "bytes": 1 << 60}) == {"error": "too little free space to try"}
+    assert write_rate.main({**told, "path": str(tmp_path / "no")}) == {
         "error": "No such file or directory"
     }
 
 
-@pytest.mark.parametrize("name", ["sending", "writing", "smoke"])
+@pytest.mark.parametrize("name", ["send_rate", "write_rate", "smoke"])
 def test_a_program_runs_from_its_text_alone(name: str) -> None:
     told = {
-        "sending": {"target": ["127.0.0.1", 9], "token": "", "bytes": 1, "seconds": 1},
-        "writing": {"path": "/nowhere", "name": "x", "bytes": 1, "seconds": 1, "writers": 1},
+        "send_rate": {"target": ["127.0.0.1", 9], "token": "", "bytes": 1, "seconds": 1},
+        "write_rate": {"path": "/nowhere", "name": "x", "bytes": 1, "seconds": 1, "writers": 1},
         "smoke": {"ranks": [], "seconds": 1},
     }[name]
     argv = [sys.executable, "-I", "-S", "-", json.dumps(told)]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.node import doing, processes, stacks
+from dslaunch.node import processes, procfs, stacks
 
 WRITTEN = """\
 Thread 0x00007f1c1b7fe640 (most recent call first):
@@ -80,7 +80,7 @@ def test_any_text_gives_threads_with_frames_or_none(text: str) -> None:
     ],
 )
 def test_a_command_is_told_without_its_arguments(words: list[str], short: str) -> None:
-    assert doing.command(words) == short
+    assert procfs.command(words) == short
 
 
 @pytest.fixture

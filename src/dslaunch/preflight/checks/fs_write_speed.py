@@ -41,7 +41,7 @@ def _question(a: Answers, together: bool) -> Question:
         "seconds": SECONDS,
         "writers": len(a.scope.nodes) if together else 1,
     }
-    return plain(a, "writing", told, 3 * SECONDS)
+    return plain(a, "write_rate", told, 3 * SECONDS)
 
 
 def _flow(nodes: Nodes) -> Flow:

@@ -52,7 +52,7 @@ def _question(nodes: Nodes, host: str, to: str) -> Question | None:
     if where is None or held is None:
         return None
     told = {"target": [where, held], "token": there.scope.token, "bytes": BYTES, "seconds": SECONDS}
-    return plain(nodes[host], "sending", told, 3 * SECONDS + 5)
+    return plain(nodes[host], "send_rate", told, 3 * SECONDS + 5)
 
 
 def _flow(nodes: Nodes) -> Flow:

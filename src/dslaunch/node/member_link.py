@@ -44,7 +44,7 @@ class Broken(Exception):
     """The other end is gone, or is not who it should be."""
 
 
-class Wire:
+class MemberLink:
     """One connection. Never blocks; what cannot be sent breaks it, since messages are small."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Files read and written in pieces, so that an interrupted copy resumes where it stopped.
 
 Every operation names a directory, `path`, and a file below it, `name`. Other users may be able to
-write in that directory: links in it are not followed (see below.py).
+write in that directory: links in it are not followed (see beneath.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import stat
 from typing import IO, Any, Dict, Iterator, List, Optional
 
-from dslaunch.node import below
+from dslaunch.node import beneath
 
 Answer = Dict[str, Any]
 
@@ -26,7 +26,7 @@ MOST_PIECE = 16 << 20
 
 def read(argument: Answer) -> Answer:
     """A piece of a file from `offset`, and the file's size and time, by which a change is seen."""
-    with os.fdopen(below.open_file(argument["path"], argument["name"]), "rb") as file:
+    with os.fdopen(beneath.open_file(argument["path"], argument["name"]), "rb") as file:
         about = os.fstat(file.fileno())
         file.seek(argument["offset"])
         data = file.read(min(argument["most"], MOST_PIECE))
@@ -39,7 +39,7 @@ def begin(argument: Answer) -> Answer:
 
     `there`: the whole file is, with this size and time.
     """
-    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+    with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         if _is_there(directory, name, argument):
             return {"there": True, "offset": argument["size"]}
         part = _part(name, argument["key"])
@@ -62,7 +62,7 @@ def _is_there(directory: int, name: str, argument: Answer) -> bool:
 def _size_of_part(directory: int, part: str) -> int:
     """Bytes that an earlier try has left; what another user put there is removed."""
     try:
-        fd = below.open_own(directory, part)
+        fd = beneath.open_own(directory, part)
     except FileNotFoundError:
         return 0
     except OSError:
@@ -75,7 +75,7 @@ def _size_of_part(directory: int, part: str) -> int:
 def write(argument: Answer) -> int:
     """Put a piece at `offset` of the file that is not yet whole; the offset behind it."""
     data = base64.b64decode(argument["data"], validate=True)
-    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+    with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         fd = _open_part(directory, _part(name, argument["key"]))
     with os.fdopen(fd, "r+b") as file:
         if argument["offset"] > os.fstat(file.fileno()).st_size:
@@ -87,15 +87,15 @@ def write(argument: Answer) -> int:
 
 def _open_part(directory: int, part: str) -> int:
     try:
-        return below.create(directory, part)
+        return beneath.create(directory, part)
     except FileExistsError:
-        return below.open_own(directory, part)
+        return beneath.open_own(directory, part)
 
 
 def finish(argument: Answer) -> None:
     """Let the file appear, if it is what `sha256` says, with no more rights than `mode` and the
     user's mask give. Raises ValueError if it is not."""
-    with below.parent(argument["path"], argument["name"], make=True) as (directory, name):
+    with beneath.parent(argument["path"], argument["name"], make=True) as (directory, name):
         part = _part(name, argument["key"])
         with os.fdopen(_open_part(directory, part), "r+b") as file:
             if _checksum(file) != argument["sha256"]:
@@ -117,7 +117,7 @@ def _mask() -> int:
 
 def sha256(argument: Answer) -> str:
     """The checksum of a whole file."""
-    with os.fdopen(below.open_file(argument["path"], argument["name"]), "rb") as file:
+    with os.fdopen(beneath.open_file(argument["path"], argument["name"]), "rb") as file:
         return _checksum(file)
 
 
@@ -132,8 +132,8 @@ def _checksum(file: IO[bytes]) -> str:
 
 def text(argument: Answer) -> None:
     """Write a small file whole, so that a reader sees the old or the new one."""
-    parent = below.parent(argument["path"], argument["name"], make=True)
-    with parent as (directory, name), below.replacing(directory, name, mode=0o666) as file:
+    parent = beneath.parent(argument["path"], argument["name"], make=True)
+    with parent as (directory, name), beneath.replacing(directory, name, mode=0o666) as file:
         file.write(argument["text"].encode())
 
 
@@ -162,13 +162,13 @@ def remove(argument: Answer) -> int:
     top, count = argument["path"], 0
     emptied = set()
     for name in argument["names"]:
-        below.components(name)
-        with contextlib.suppress(FileNotFoundError), below.parent(top, name) as (directory, last):
+        beneath.components(name)
+        with contextlib.suppress(FileNotFoundError), beneath.parent(top, name) as (directory, last):
             os.unlink(last, dir_fd=directory)
             count += 1
         emptied |= set(_above(name))
     for path in sorted(emptied, key=len, reverse=True):
-        with contextlib.suppress(OSError), below.parent(top, path) as (directory, last):
+        with contextlib.suppress(OSError), beneath.parent(top, path) as (directory, last):
             os.rmdir(last, dir_fd=directory)
     return count
 
@@ -182,11 +182,11 @@ def _above(name: str) -> Iterator[str]:
 
 def _part(name: str, key: str) -> str:
     """Where a file is kept until it is whole: a name of its own for each version of the source."""
-    return f".{name}.{key}{below.PART}"
+    return f".{name}.{key}{beneath.PART}"
 
 
 def _parts(directory: int, name: str) -> List[str]:
     """The files that earlier tries have left of a file, whatever version they are of."""
     before = f".{name}."
-    found = [n for n in os.listdir(directory) if n.startswith(before) and n.endswith(below.PART)]
-    return [n for n in found if "." not in n[len(before) : -len(below.PART)]]
+    found = [n for n in os.listdir(directory) if n.startswith(before) and n.endswith(beneath.PART)]
+    return [n for n in found if "." not in n[len(before) : -len(beneath.PART)]]

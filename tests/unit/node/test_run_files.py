@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.node import directories, keeping, processes
+from dslaunch.node import directories, processes, run_files
 
 LONG_AGO = 1_000_000_000.0
 
@@ -26,22 +26,22 @@ def made(home: str, run: str, about: dict[str, object] | None, *, lasting: bool 
     """A run's directory that nobody has touched for long."""
     directory = directories.make(run, "n1", home, lasting=lasting)
     if about is not None:
-        keeping.write(directory, keeping.ABOUT, {"run": run, **about})
+        run_files.write(directory, run_files.ABOUT, {"run": run, **about})
     os.utime(directory, (LONG_AGO, LONG_AGO))
     return directory
 
 
 def test_sweep_removes_directories_of_runs_that_are_over(home: str) -> None:
-    over = made(home, "over", {keeping.AGENT: {"pid": 1, "started": "0"}})
+    over = made(home, "over", {run_files.AGENT: {"pid": 1, "started": "0"}})
     nameless = made(home, "nameless", None)
-    assert sorted(keeping.sweep(home, "n1")) == sorted([over, nameless])
+    assert sorted(run_files.sweep(home, "n1")) == sorted([over, nameless])
     assert not Path(over).exists()
 
 
 def test_sweep_keeps_what_may_not_be_over(home: str) -> None:
-    living = made(home, "living", keeping.these_processes(os.getpid()))
+    living = made(home, "living", run_files.these_processes(os.getpid()))
     held = made(home, "held", None)
-    lock = keeping.hold(held)
+    lock = run_files.hold(held)
     os.utime(held, (LONG_AGO, LONG_AGO))
     lasting = made(home, "lasting", {}, lasting=True)
     young = directories.make("young", "n1", home, lasting=False)
@@ -50,7 +50,7 @@ def test_sweep_keeps_what_may_not_be_over(home: str) -> None:
     busy = made(home, "busy", {})
     tag = {processes.RUN_ID: "busy", processes.HOST: "n1"}
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, **tag}) as process:
-        assert keeping.sweep(home, "n1") == []
+        assert run_files.sweep(home, "n1") == []
         process.kill()
     os.close(lock)
     assert all(map(os.path.isdir, (living, held, lasting, young, other, busy)))
@@ -65,7 +65,7 @@ def test_a_stopped_program_of_ours_is_woken_and_another_is_not(home: str) -> Non
     ):
         for process in (woken, bystander):
             os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert keeping.clean(home, "n1", None, ended=False) == {"killed": [], "removed": []}
+        assert run_files.clean(home, "n1", None, ended=False) == {"killed": [], "removed": []}
         assert woken.wait(60) == 7
         assert processes.is_stopped(bystander.pid)
         bystander.send_signal(signal.SIGKILL)
