@@ -84,7 +84,7 @@ def read_all(text: str) -> None:
         partition_file(parse_partition(text, "a"))
     with contextlib.suppress(UsageError):
         given_nodes({"SLURM_JOB_NODELIST": text, "SLURM_HET_SIZE": text}, text)
-    client(text).down("n1")
+    client(text).nodes("n1")
     following = Following(client(text), JobId("12"), layout, Watch(Silent()), lambda words: None)
     following.ask()
 

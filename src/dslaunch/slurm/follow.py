@@ -16,10 +16,10 @@ from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.observed import Cut, Observed
 from dslaunch.slurm.output import FarTail, Layout
-from dslaunch.slurm.pace import Pace
+from dslaunch.slurm.poll_interval import PollInterval
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.stream import Stream
-from dslaunch.slurm.verdict import Aftermath, Verdict, decide, why_waiting
+from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide, why_waiting
 from dslaunch.slurm.verdict_text import cut_words, ended
 from dslaunch.slurm.waiting import Estimates
 
@@ -55,7 +55,7 @@ class Following:
     unknown: Failure | None = None
     """Why the state cannot be told now; None: it can."""
     unknown_told: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    poll: PollInterval = field(default_factory=PollInterval)
     note: Callable[[JobId], None] = lambda job: None
     """Told when the job was seen with another submission time, so that it is recognized later."""
 
@@ -69,7 +69,7 @@ class Following:
             if clock() >= ask_at:
                 self.ask()
                 now = clock()
-                ask_at = now + self.pace.wait(now - began, random.random())
+                ask_at = now + self.poll.wait(now - began, random.random())
             if self.over:
                 return self._finished(clock)
             if not busy:
@@ -98,7 +98,7 @@ class Following:
             return
         if self.unknown is not None:
             self.tell("SLURM answers again")
-        self.unknown, self.pace = None, Pace()
+        self.unknown, self.poll = None, PollInterval()
         job = seen(self.job, found)
         if job != self.job:
             self.job = job
@@ -114,7 +114,7 @@ class Following:
     def _tell_unknown(self, error: UnknownNow | ToolMissingError) -> None:
         """Say it once, when the reason changes, and when it has lasted long."""
         code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
-        self.pace = self.pace.failed()
+        self.poll = self.poll.failed()
         now = time.monotonic()
         lasts_long = now - self.unknown_told >= TELL_AGAIN
         if code is not self.unknown or lasts_long:
@@ -128,7 +128,7 @@ class Following:
         busy = [stream.read() for stream in self.streams.values()]
         return any(busy)
 
-    def verdicts(self, after: Mapping[str, Aftermath], own_uid: int) -> tuple[Verdict, ...]:
+    def verdicts(self, after: Mapping[str, EndDetails], own_uid: int) -> tuple[JobVerdict, ...]:
         """How each job, task or component ended; `after` by the job's number."""
         found = []
         for info in self.jobs.values():
@@ -137,7 +137,7 @@ class Following:
                 info,
                 observed=self.observed(info),
                 root=stream.root if stream else None,
-                after=after.get(info.job, Aftermath()),
+                after=after.get(info.job, EndDetails()),
                 own_uid=own_uid,
             )
             found.append(verdict)
@@ -289,4 +289,4 @@ def state_reason(info: JobInfo) -> str:
         return why_waiting(info.reason)
     if not info.over:
         return ""
-    return ended(decide(info, observed=Observed(), root=None, after=Aftermath(), own_uid=-1))
+    return ended(decide(info, observed=Observed(), root=None, after=EndDetails(), own_uid=-1))

@@ -66,7 +66,7 @@ def by_steps(client: Client, cluster: Cluster) -> Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GpuQuery:
     """A step that asks several nodes of one component at once."""
 
     place: srun.Place
@@ -75,7 +75,7 @@ class Step:
     """How many to request on each of them; None: unknown, or none."""
 
 
-def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[Step]:
+def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[GpuQuery]:
     """One step per component; one per node in a component whose nodes have unequal GPUs, which no
     step of several nodes can request."""
     counts = {node.host: node.step_gpus for node in cluster.nodes}
@@ -83,12 +83,12 @@ def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[Step]
         hosts = tuple(group)
         different = {counts.get(host) for host in hosts}
         if len(different) == 1:
-            yield Step(place, hosts, different.pop())
+            yield GpuQuery(place, hosts, different.pop())
         else:
-            yield from (Step(place, (host,), counts.get(host)) for host in hosts)
+            yield from (GpuQuery(place, (host,), counts.get(host)) for host in hosts)
 
 
-def _shown(client: Client, step: Step) -> str:
+def _shown(client: Client, step: GpuQuery) -> str:
     """What the nodes of a step print of their GPUs. Raises DslaunchError.
 
     SLURM may refuse the number of GPUs that it has itself named; then the step gets what it gets,

@@ -12,7 +12,7 @@ from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.syntax import Refusal
+from dslaunch.slurm.syntax import SyntaxFault
 
 ROUNDS = 5
 """How often a mended text is looked at again: mending one thing can show another."""
@@ -33,7 +33,7 @@ def lint_script(
     text: str,
     file: str = "-",
     directory_exists: Callable[[str], bool] = lambda _: True,
-    refusal: Refusal | None = None,
+    refusal: SyntaxFault | None = None,
     ignore: Collection[str] = (),
 ) -> Verdict:
     """Read a batch script. `directory_exists` is asked about the directories of its output files,

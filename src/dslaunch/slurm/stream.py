@@ -12,7 +12,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.observed import SLURM, Observed, Starts
-from dslaunch.slurm.output import Layout, Reader, RootCauses, Source, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputSource, Reader, RootCauses, Tail, task_ends
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Stream:
     watch: Watch
     starts: Starts
     causes: RootCauses = field(default_factory=RootCauses)
-    far: Source | None = None
+    far: OutputSource | None = None
     """Reads the file through the job where it is not on this machine."""
     errors: tuple[Tail, Reader] | None = None
     """The file of the standard error, where it is another one."""

@@ -13,7 +13,7 @@ from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.slurm.client import Client, Done, RefusedError, run_command
 from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.refusal import Reason
+from dslaunch.slurm.refusal import Refused
 
 JOB = JobId("12", submitted=SUBMITTED, token=TOKEN)
 INVALID = Done(1, "", "slurm_load_jobs error: Invalid job id specified\n")
@@ -91,7 +91,7 @@ def test_a_refused_job_says_why() -> None:
     said = "sbatch: error: Batch job submission failed: Invalid qos specification\n"
     with pytest.raises(RefusedError) as caught:
         client(sbatch=Done(1, "", said)).submit("#!", {})
-    assert caught.value.refusal.reason is Reason.QOS
+    assert caught.value.refusal.reason is Refused.QOS
 
 
 def test_an_estimate_is_in_a_line() -> None:

@@ -171,7 +171,7 @@ def test_no_failure_ends_a_job_however_long_it_lasts(code: Failure) -> None:
         job.ask()
         assert not job.over
     assert job.unknown is code
-    assert job.pace.failures == 49
+    assert job.poll.failures == 49
 
 
 def test_a_job_that_was_requeued_is_noted_so_that_it_is_recognized_later() -> None:

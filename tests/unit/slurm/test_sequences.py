@@ -48,7 +48,7 @@ from dslaunch.slurm.follow import Following
 from dslaunch.slurm.job import Submitted, following_of, stand, submitted, verdicts
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.submit import submit
-from dslaunch.slurm.verdict import Ending, Verdict
+from dslaunch.slurm.verdict import Ending, JobVerdict
 
 SEQUENCES = 500
 AT_ONCE = 25
@@ -298,7 +298,7 @@ class Story:
         assert [job for job in self.slurm.touched if job.user != OURS] == [], str(self)
         assert STRANGERS_LINE not in "".join(screen.lines), str(self)
 
-    def check_verdicts(self, ends: Sequence[Verdict], found: Sequence[JobInfo]) -> None:
+    def check_verdicts(self, ends: Sequence[JobVerdict], found: Sequence[JobInfo]) -> None:
         """The verdict is the true one; where nobody could know it, it says so."""
         (verdict,) = ends
         state, code = self.ours.state, self.ours.code

@@ -15,9 +15,9 @@ from dslaunch.slurm.output import Layout, Reader, task_ends
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import (
     Account,
-    Aftermath,
+    EndDetails,
     Ending,
-    Verdict,
+    JobVerdict,
     decide,
     state_of,
     why_waiting,
@@ -30,7 +30,7 @@ DIRECT = Layout(((2, 1),), direct=True)
 TWO_PER_NODE = Layout(((2, 2),), direct=True)
 
 
-NOTHING, NOT_ASKED = Observed(), Aftermath()
+NOTHING, NOT_ASKED = Observed(), EndDetails()
 
 
 def observe(text: str, layout: Layout = DIRECT) -> Starts:
@@ -48,8 +48,8 @@ def verdict(
     info: JobInfo,
     observed: Observed = NOTHING,
     root: Outcome | None = None,
-    after: Aftermath = NOT_ASKED,
-) -> Verdict:
+    after: EndDetails = NOT_ASKED,
+) -> JobVerdict:
     return decide(info, observed=observed, root=root, after=after, own_uid=ALICE)
 
 
@@ -94,7 +94,7 @@ def test_every_state_has_a_code_and_an_exit_code(
 
 @pytest.mark.parametrize("code", list(Ending))
 def test_every_code_has_words(code: Ending) -> None:
-    found = Verdict(code=code, job="12", exit_code=1, start=2)
+    found = JobVerdict(code=code, job="12", exit_code=1, start=2)
     assert message(found).startswith("job 12 ")
     assert message(found).endswith(", at start 2")
     assert found.as_dict()["code"] == code.value
@@ -113,7 +113,7 @@ def test_every_code_has_words(code: Ending) -> None:
     ],
 )
 def test_a_cancellation_names_who_did_it(by: Account | None, code: Ending) -> None:
-    found = verdict(JobInfo("12", "CANCELLED"), after=Aftermath(canceled_by=by))
+    found = verdict(JobInfo("12", "CANCELLED"), after=EndDetails(canceled_by=by))
     assert found.code is code
     assert outcome_of([found]).status == "interrupted"
     if code is Ending.CANCELED_BY_USER:
@@ -122,7 +122,7 @@ def test_a_cancellation_names_who_did_it(by: Account | None, code: Ending) -> No
 
 def test_a_job_whose_prolog_failed_was_not_canceled_by_anybody() -> None:
     """Recorded: a job with --no-requeue is CANCELLED by 0, its node drained for `Prolog error`."""
-    after = Aftermath(canceled_by=Account(0, "root"), prolog="node2")
+    after = EndDetails(canceled_by=Account(0, "root"), prolog="node2")
     found = verdict(JobInfo("13", "CANCELLED", nodes="node2"), after=after)
     assert (found.code, found.node, found.exit_code) == (Ending.PROLOG_FAILED, "node2", 5)
 
@@ -227,7 +227,7 @@ def test_of_several_ranks_on_a_node_srun_names_the_one() -> None:
 
 
 def test_accounting_names_node_and_rank_where_the_output_does_not() -> None:
-    after = Aftermath(memory=MemoryExceeded("node2", "0", (1,), used=318256 << 10))
+    after = EndDetails(memory=MemoryExceeded("node2", "0", (1,), used=318256 << 10))
     found = verdict(JobInfo("3", "OUT_OF_MEMORY", signal=125), after=after)
     assert (found.node, found.ranks, found.step) == ("node2", (1,), "0")
 

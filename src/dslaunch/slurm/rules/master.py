@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Launch, Reading
+from dslaunch.slurm.launches import Reading, TrainingCommand
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import expansion_commands, inner_commands
-from dslaunch.slurm.words import Command, Expansion, Literal, Word
+from dslaunch.slurm.shell_parser import expansion_commands, inner_commands
+from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
 
 ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
 PORT = re.compile(r"(?i)(master|rdzv|main_process)_port")
@@ -200,7 +200,7 @@ def broken_pipes(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _pipes(script: Script) -> Iterator[tuple[Command, Command]]:
+def _pipes(script: Script) -> Iterator[tuple[ShellCommand, ShellCommand]]:
     """Pairs whose failure the shell would see: not those within `export NAME=$(...)`."""
     for command in script.commands:
         inner = () if command.words else tuple(inner_commands(command))
@@ -252,7 +252,7 @@ def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
     )
 
 
-def _single(launch: Launch) -> bool:
+def _single(launch: TrainingCommand) -> bool:
     nodes = launch.option("nnodes")
     return nodes is not None and nodes.text == "1"
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from dslaunch.cluster.sbatch_options import named
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Launch, Reading, Step
+from dslaunch.slurm.launches import Reading, SrunStep, TrainingCommand
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import expansion_commands
-from dslaunch.slurm.words import Expansion, Word
+from dslaunch.slurm.shell_parser import expansion_commands
+from dslaunch.slurm.shell_words import Expansion, Word
 
 TORCH_OPTIONS = named(
     "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts "
@@ -131,7 +131,7 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
         )
 
 
-def _training(reading: Reading) -> Iterator[Step]:
+def _training(reading: Reading) -> Iterator[SrunStep]:
     """Each step that trains, once."""
     seen: set[int] = set()
     for launch in reading.launches:
@@ -141,7 +141,7 @@ def _training(reading: Reading) -> Iterator[Step]:
             yield launch.step
 
 
-def _several_tasks(reading: Reading, step: Step) -> bool:
+def _several_tasks(reading: Reading, step: SrunStep) -> bool:
     own = [step.options[name].text for name in ("nodes", "ntasks") if name in step.options]
     if own and all(value == "1" for value in own):
         return False
@@ -237,7 +237,9 @@ def abbreviations(reading: Reading) -> Iterator[Remark]:
             yield _abbreviation(reading, launch, option.given, option.place, meant[0])
 
 
-def _abbreviation(reading: Reading, launch: Launch, given: str, place: int, meant: str) -> Remark:
+def _abbreviation(
+    reading: Reading, launch: TrainingCommand, given: str, place: int, meant: str
+) -> Remark:
     dashes = "-" in given[2:]
     full = "--" + (meant.replace("_", "-") if dashes else meant)
     end = place + len(given)

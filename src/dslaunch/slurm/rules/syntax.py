@@ -8,13 +8,13 @@ from dslaunch.lint import Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.launches import Reading
 from dslaunch.slurm.rules.directives import PLACEHOLDER
-from dslaunch.slurm.syntax import Refusal
+from dslaunch.slurm.syntax import SyntaxFault
 
 ASKED = ("bash", "sh", "dash")
 """The interpreters whose scripts bash reads."""
 
 
-def refused(reading: Reading, refusal: Refusal) -> Iterator[Remark]:
+def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
     """A script that `bash -n` does not take: the job ends where bash gets to that line."""
     script = reading.script
     if script.interpreter not in ASKED or script.is_template:

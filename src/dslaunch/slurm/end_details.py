@@ -14,7 +14,7 @@ from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
 from dslaunch.slurm.states import JobInfo, moment, whole_number
-from dslaunch.slurm.verdict import PROLOG_REASON, Account, Aftermath
+from dslaunch.slurm.verdict import PROLOG_REASON, Account, EndDetails
 
 if TYPE_CHECKING:
     from dslaunch.slurm.client import Client
@@ -46,14 +46,14 @@ def waits_for_accounting() -> Callable[[], bool]:
     return wait
 
 
-def aftermath(
+def end_details(
     client: Client,
     job: JobId,
     info: JobInfo,
     observed: Observed,
     layout: Layout,
     wait: Callable[[], bool],
-) -> Aftermath:
+) -> EndDetails:
     """Ask what explains the end of `info`: a job, or a task or component of it. What cannot be
     found out stays unknown: never raises DslaunchError. `wait`: see `waits_for_accounting`."""
     try:
@@ -62,16 +62,16 @@ def aftermath(
                 name: node.get("State", "") for name, node in client.nodes(info.nodes).items()
             }
             down = [name for name, state in states.items() if "DOWN" in state or "*" in state]
-            return Aftermath(down=_folded(down))
+            return EndDetails(down=_folded(down))
         if info.state == "CANCELLED":
             began = observed != Observed()
             prolog = "" if began or not info.nodes else _prolog(client, info)
-            return Aftermath(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
+            return EndDetails(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
         if info.state == "OUT_OF_MEMORY":
-            return Aftermath(memory=_memory(client, info, layout))
+            return EndDetails(memory=_memory(client, info, layout))
     except DslaunchError:
         pass
-    return Aftermath()
+    return EndDetails()
 
 
 def _canceled_by(
