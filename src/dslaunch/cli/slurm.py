@@ -384,13 +384,13 @@ def _follow(
     and the job goes on."""
 
     from dslaunch.run.watch import Watch
+    from dslaunch.slurm.follow_signals import FollowSignals
     from dslaunch.slurm.job import follow
-    from dslaunch.slurm.wishes import Wishes
 
     ui.say(f"dslaunch: job {made.number} is submitted; run {made.directory.name}")
-    with Wishes(lambda: _cancel(client, made.job)) as wishes:
+    with FollowSignals(lambda: _cancel(client, made.job)) as signals:
         watch = Watch(screen, record)
-        outcome = follow(client, made, watch, ui.tell, until=lambda: wishes.leave)
+        outcome = follow(client, made, watch, ui.tell, until=lambda: signals.leave)
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
