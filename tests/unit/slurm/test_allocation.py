@@ -18,7 +18,7 @@ from dslaunch.slurm.allocation import (
     seen_by_steps,
 )
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import allocated, by_steps
+from dslaunch.slurm.node_discovery import allocated, by_steps
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ToolMissingError, UsageError
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import partition
+from dslaunch.slurm.node_discovery import partition
 from dslaunch.slurm.partition import (
     Partition,
     PartitionNode,
