@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScriptLint:
     """What there is to say about a script."""
 
     remarks: tuple[Remark, ...]
@@ -35,7 +35,7 @@ def lint_script(
     directory_exists: Callable[[str], bool] = lambda _: True,
     refusal: SyntaxFault | None = None,
     ignore: Collection[str] = (),
-) -> Verdict:
+) -> ScriptLint:
     """Read a batch script. `directory_exists` is asked about the directories of its output files,
     as seen from where it is submitted; `refusal` is why bash does not take it. Left out are the
     rules of `ignore` and those that comments in the script name."""
@@ -47,7 +47,7 @@ def lint_script(
     good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
     said = mentions(text)
     found = screened(remarks, file=file, known=rules().names, ignore=ignore, said=said)
-    return Verdict(found.kept, in_order(good), found.ignored)
+    return ScriptLint(found.kept, in_order(good), found.ignored)
 
 
 def _once(remarks: Iterable[Remark]) -> list[Remark]:
