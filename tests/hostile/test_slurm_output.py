@@ -20,12 +20,12 @@ from dslaunch.slurm.allocation import given as given_nodes
 from dslaunch.slurm.allocation import gpu_indexes, seen_by_steps
 from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_columns, parse_json
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.observed import SLURM, Starts
 from dslaunch.slurm.output import Layout, Reader, RootCauses, Tail, task_ends
 from dslaunch.slurm.partition import allowed_accounts, parse_partition, partition_file
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.refusal import why_refused
 from dslaunch.slurm.stream import Stream
 from tests.hostile.shown import LADEN
@@ -112,7 +112,7 @@ def test_a_job_whose_answer_is_cut_is_not_over(length: int) -> None:
     following = Following(client(cut), JOB, layout, Watch(Silent()), lambda words: None)
     following.ask()
     assert not following.over
-    assert following.unknown is Failure.CUT_ANSWER
+    assert following.unknown is QueryFailure.CUT_ANSWER
 
 
 def test_an_answer_without_a_state_is_an_answer_that_is_missing() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, gone
-from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.observed import Cut, Observed
 from dslaunch.slurm.output import FarTail, Layout
 from dslaunch.slurm.poll_interval import PollInterval
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.stream import Stream
 from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide, why_waiting
@@ -52,7 +52,7 @@ class Following:
     """By the path of the output."""
     told: dict[str, str] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=Estimates)
-    unknown: Failure | None = None
+    unknown: QueryFailure | None = None
     """Why the state cannot be told now; None: it can."""
     unknown_told: float = 0.0
     poll: PollInterval = field(default_factory=PollInterval)
@@ -113,7 +113,7 @@ class Following:
 
     def _tell_unknown(self, error: UnknownNow | ToolMissingError) -> None:
         """Say it once, when the reason changes, and when it has lasted long."""
-        code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
+        code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
         self.poll = self.poll.failed()
         now = time.monotonic()
         lasts_long = now - self.unknown_told >= TELL_AGAIN

@@ -15,7 +15,6 @@ from dslaunch.run.run_state import State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
 from dslaunch.run.watch import Screen, Watch
 from dslaunch.slurm.client import Client
-from dslaunch.slurm.failures import OF_THE_JOB, Failure, UnknownNow
 from dslaunch.slurm.job import (
     Submitted,
     end_gently,
@@ -26,6 +25,7 @@ from dslaunch.slurm.job import (
     stand,
     submitted,
 )
+from dslaunch.slurm.query_failures import OF_THE_JOB, QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.verdict import state_of
 
@@ -161,7 +161,7 @@ class SlurmRun:
 
     def _unknown(self, error: DslaunchError) -> RunStatus:
         """The status of a job of which SLURM does not tell how it stands."""
-        code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
+        code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
         return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
     def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:

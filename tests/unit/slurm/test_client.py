@@ -11,8 +11,8 @@ from tests.unit.slurm.squeue import SUBMITTED, TOKEN, row, start
 
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.slurm.client import Client, Done, RefusedError, run_command
-from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.identity import JobId
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.refusal import Refused
 
 JOB = JobId("12", submitted=SUBMITTED, token=TOKEN)
@@ -172,24 +172,26 @@ def test_without_the_json_plugin_columns_are_asked_and_that_is_remembered() -> N
 
 FAILURES = [
     ("squeue: error: Munge encode failed: Failed to connect to \"/run/munge/munge.socket.2\": "
-     "Connection refused\nslurm_load_jobs error: Protocol authentication error", Failure.AUTH),
+     "Connection refused\nslurm_load_jobs error: Protocol authentication error", QueryFailure.AUTH),
     ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
-     Failure.NO_CONTACT),
-    ("slurm_load_jobs error: Resource temporarily unavailable", Failure.BUSY),
-    ("slurm_load_jobs error: Slurm backup controller in standby mode", Failure.STANDBY),
-    ("squeue: error: RPC rate limit exceeded 30 times. Retrying", Failure.RATE_LIMIT),
-    ("slurm_load_jobs error: Socket timed out on send/recv operation", Failure.TIMEOUT),
+     QueryFailure.NO_CONTACT),
+    ("slurm_load_jobs error: Resource temporarily unavailable", QueryFailure.BUSY),
+    ("slurm_load_jobs error: Slurm backup controller in standby mode", QueryFailure.STANDBY),
+    ("squeue: error: RPC rate limit exceeded 30 times. Retrying", QueryFailure.RATE_LIMIT),
+    ("slurm_load_jobs error: Socket timed out on send/recv operation", QueryFailure.TIMEOUT),
     ("squeue: error: 'tiger' can't be reached now, or it is an invalid entry for --cluster.",
-     Failure.NO_CLUSTER),
-    ("squeue: fatal: Could not establish a configuration source", Failure.NO_SLURM),
-    ("slurm_load_jobs error: The moon is full", Failure.OTHER),
-    ("", Failure.OTHER),
+     QueryFailure.NO_CLUSTER),
+    ("squeue: fatal: Could not establish a configuration source", QueryFailure.NO_SLURM),
+    ("slurm_load_jobs error: The moon is full", QueryFailure.OTHER),
+    ("", QueryFailure.OTHER),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "code"), FAILURES)
 @pytest.mark.parametrize("status", [1, -9, 127])
-def test_a_failure_of_squeue_says_nothing_of_the_job(said: str, code: Failure, status: int) -> None:
+def test_a_failure_of_squeue_says_nothing_of_the_job(
+    said: str, code: QueryFailure, status: int
+) -> None:
     with pytest.raises(UnknownNow) as caught:
         client(squeue=Done(status, "", said), sacct=accounted()).jobs(JOB)
     assert caught.value.code is code
@@ -205,7 +207,7 @@ def test_an_invalid_job_id_beside_another_failure_says_nothing_of_the_job() -> N
 def test_an_answer_of_squeue_that_is_cut_is_no_answer(length: int) -> None:
     with pytest.raises(UnknownNow) as caught:
         client(squeue=Done(0, RUNS.out[:length], "")).jobs(JOB)
-    assert caught.value.code is Failure.CUT_ANSWER
+    assert caught.value.code is QueryFailure.CUT_ANSWER
 
 
 def test_a_command_that_cannot_be_started_says_nothing_of_the_job() -> None:
@@ -237,7 +239,7 @@ def test_an_accounting_that_fails_says_nothing_of_the_job() -> None:
     said = "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db:6819: Connection refused"  # noqa: E501
     with pytest.raises(UnknownNow) as caught:
         client(squeue=INVALID, sacct=Done(1, "", said)).jobs(JOB)
-    assert caught.value.code is Failure.ACCOUNTING
+    assert caught.value.code is QueryFailure.ACCOUNTING
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "REQUEUED", "WONDERING"])
@@ -245,7 +247,7 @@ def test_a_forgotten_job_without_a_recorded_end_is_not_called_over(state: str) -
     """Such is a controller that lost its state, and a federation whose controllers are down."""
     with pytest.raises(UnknownNow) as caught:
         client(squeue=INVALID, sacct=accounted({"State": state})).jobs(JOB)
-    assert caught.value.code is Failure.NO_END
+    assert caught.value.code is QueryFailure.NO_END
 
 
 ONE_START = start("@")
@@ -294,7 +296,7 @@ def test_a_job_that_may_be_ours_or_not_is_not_canceled() -> None:
     answers = Answers(squeue=requeued, sacct=DISABLED, scancel=NOTHING)
     with pytest.raises(UnknownNow) as caught:
         Client({}, answers).cancel(NO_TOKEN)
-    assert caught.value.code is Failure.UNPROVEN
+    assert caught.value.code is QueryFailure.UNPROVEN
     assert "scancel" not in answers.programs
 
 

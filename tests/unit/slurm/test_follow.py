@@ -12,10 +12,10 @@ from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client
-from dslaunch.slurm.failures import Failure, UnknownNow
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending
 
@@ -151,7 +151,7 @@ def test_a_standard_error_of_its_own_is_read_and_followed(tmp_path: Path) -> Non
 
 
 def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None:
-    away, busy = UnknownNow(Failure.NO_CONTACT), UnknownNow(Failure.BUSY)
+    away, busy = UnknownNow(QueryFailure.NO_CONTACT), UnknownNow(QueryFailure.BUSY)
     ended = [JobInfo("12", "COMPLETED", code=0)]
     job, _, told = following(Scripted(away, away, busy, busy, ended))
     clock = itertools.count(0.0, 20.0)  # simulated seconds, at each look
@@ -163,8 +163,8 @@ def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None
     assert job.unknown is None
 
 
-@pytest.mark.parametrize("code", list(Failure))
-def test_no_failure_ends_a_job_however_long_it_lasts(code: Failure) -> None:
+@pytest.mark.parametrize("code", list(QueryFailure))
+def test_no_failure_ends_a_job_however_long_it_lasts(code: QueryFailure) -> None:
     running = [JobInfo("12", "RUNNING", nodes="a")]
     job, _, _ = following(Scripted(running, *([UnknownNow(code)] * 50)))
     for _ in range(50):

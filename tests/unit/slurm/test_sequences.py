@@ -43,9 +43,9 @@ from dslaunch.run.events import Event, Line
 from dslaunch.run.local import local_runs
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.failures import Failure
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.job import Submitted, following_of, stand, submitted, verdicts
+from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.submit import submit
 from dslaunch.slurm.verdict import Ending, JobVerdict
@@ -314,7 +314,7 @@ class Story:
         """Only a job that was lost with its number given again may be followed for ever: that it
         is ours is said to be unproven."""
         assert self.lost, f"the end is not noticed\n{self}"
-        assert following.unknown is Failure.UNPROVEN, str(self)
+        assert following.unknown is QueryFailure.UNPROVEN, str(self)
 
     def __str__(self) -> str:
         """What has happened, for a failure's message."""
