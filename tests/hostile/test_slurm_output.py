@@ -19,7 +19,7 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.allocation import given as given_nodes
 from dslaunch.slurm.allocation import gpu_indexes, seen_by_steps
 from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_columns, parse_json
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.observed import SLURM, Starts
@@ -58,11 +58,11 @@ class Silent:
         """Nothing."""
 
 
-def client(out: str, code: int = 0) -> Client:
+def client(out: str, code: int = 0) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         return Done(code, out if argv[0] != "sacct" else "", "")
 
-    return Client({}, run)
+    return SlurmClient({}, run)
 
 
 def read_all(text: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.render.batch import Batch, Origin
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.record import Record
-    from dslaunch.slurm.client import Client, RefusedError
+    from dslaunch.slurm.client import RefusedError, SlurmClient
     from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
     from dslaunch.slurm.missing import Missing
@@ -365,7 +365,7 @@ class Order:
         return DslaunchError("\n".join(lines), hint=refusal.hint)
 
 
-def listening() -> Client:
+def listening() -> SlurmClient:
     """SLURM on this machine; what sbatch says though it takes a job is shown."""
     from dslaunch.slurm.client import here
 
@@ -373,7 +373,7 @@ def listening() -> Client:
 
 
 def _follow(
-    client: Client,
+    client: SlurmClient,
     made: Submitted,
     record: Record,
     screen: JsonScreen | TerminalScreen,
@@ -412,7 +412,7 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
         ui.say(f"  {what:<10} dslaunch {command} {run}")
 
 
-def _cancel(client: Client, job: JobId) -> None:
+def _cancel(client: SlurmClient, job: JobId) -> None:
     try:
         client.cancel(job)
         ui.say(f"dslaunch: job {job.number} is being canceled; press Ctrl-C again to leave now")

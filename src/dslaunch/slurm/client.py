@@ -95,7 +95,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class SlurmClient:
     """SLURM as its commands show it."""
 
     environ: Mapping[str, str]
@@ -291,9 +291,9 @@ def not_in_vain(script: str) -> tuple[str, ...]:
     return ("--kill-on-invalid-dep=yes",) if depends and not says else ()
 
 
-def here(environ: Mapping[str, str] | None = None) -> Client:
+def here(environ: Mapping[str, str] | None = None) -> SlurmClient:
     """SLURM on this machine."""
-    return Client(dict(os.environ if environ is None else environ))
+    return SlurmClient(dict(os.environ if environ is None else environ))
 
 
 def gone(number: str) -> JobInfo:

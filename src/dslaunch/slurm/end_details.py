@@ -17,7 +17,7 @@ from dslaunch.slurm.states import JobInfo, moment, whole_number
 from dslaunch.slurm.verdict import PROLOG_REASON, Account, EndDetails
 
 if TYPE_CHECKING:
-    from dslaunch.slurm.client import Client
+    from dslaunch.slurm.client import SlurmClient
 
 STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
 WAITS, BETWEEN = 20, 0.5
@@ -47,7 +47,7 @@ def waits_for_accounting() -> Callable[[], bool]:
 
 
 def end_details(
-    client: Client,
+    client: SlurmClient,
     job: JobId,
     info: JobInfo,
     observed: Observed,
@@ -75,7 +75,7 @@ def end_details(
 
 
 def _canceled_by(
-    client: Client, job: JobId, info: JobInfo, wait: Callable[[], bool]
+    client: SlurmClient, job: JobId, info: JobInfo, wait: Callable[[], bool]
 ) -> Account | None:
     """Who ended the last start; None: the accounting does not say it, or there is none."""
     while True:
@@ -95,7 +95,7 @@ def account(uid: int) -> Account:
         return Account(uid)
 
 
-def _memory(client: Client, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
+def _memory(client: SlurmClient, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
     """The step that was out of memory, and the node and task with the most memory in it."""
     found = [
         _step(name, node, task, size, layout)
@@ -135,7 +135,7 @@ def _bytes(text: str) -> int | None:
     return int(found[1]) * 1024 ** _UNITS[found[2]] if found else None
 
 
-def _steps(client: Client, info: JobInfo) -> list[list[str]]:
+def _steps(client: SlurmClient, info: JobInfo) -> list[list[str]]:
     """The rows of a job's steps; none: there is no accounting, or it does not answer."""
     done = client.sacct(info.job, info.cluster, STEPS)
     if done.code:
@@ -144,7 +144,7 @@ def _steps(client: Client, info: JobInfo) -> list[list[str]]:
     return [cells for cells in rows if len(cells) == STEPS.count(",") + 1]
 
 
-def _prolog(client: Client, info: JobInfo) -> str:
+def _prolog(client: SlurmClient, info: JobInfo) -> str:
     """The nodes of a job that were drained for their prolog when it ended, folded."""
     return _folded(
         name

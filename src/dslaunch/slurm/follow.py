@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, gone
+from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.observed import Cut, Observed
@@ -38,7 +38,7 @@ SOON_HERE = 5.0
 class Following:
     """A job as it is seen from here."""
 
-    client: Client
+    client: SlurmClient
     job: JobId
     layout: Layout
     watch: Watch

@@ -15,7 +15,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.record import RESULT, write_private
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, gone
+from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.end_details import end_details, waits_for_accounting
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId, seen
@@ -57,7 +57,7 @@ class Submitted:
 
 
 def follow(
-    client: Client,
+    client: SlurmClient,
     made: Submitted,
     watch: Watch,
     tell: Callable[[str], None],
@@ -130,7 +130,7 @@ def submitted(directory: Path, record: JobRecord) -> Submitted:
     return Submitted(seen_identity(directory, job), record.output, layout, directory)
 
 
-def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:
+def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
     """How a recorded job stands. Raises UnknownNow.
 
     The end is written down once it is seen, since SLURM forgets it.
@@ -171,7 +171,7 @@ def stopped(ended: Outcome, directory: Path) -> Outcome:
 
 
 def end_gently(
-    client: Client,
+    client: SlurmClient,
     job: JobId,
     grace: float,
     *,
@@ -216,7 +216,10 @@ class Nowhere:
 
 
 def following_of(
-    client: Client, made: Submitted, watch: Watch, tell: Callable[[str], None] = lambda words: None
+    client: SlurmClient,
+    made: Submitted,
+    watch: Watch,
+    tell: Callable[[str], None] = lambda words: None,
 ) -> Following:
     """What follows a submitted job."""
     return Following(

@@ -15,7 +15,7 @@ from dslaunch.slurm.allocation import (
     in_allocation,
     seen_by_steps,
 )
-from dslaunch.slurm.client import Client
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.partition import FORMAT, Partition, allowed_accounts, parse_partition
 from dslaunch.slurm.refusal import why_refused
 from dslaunch.transport import srun
@@ -24,7 +24,7 @@ SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICE
 """SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
 
 
-def allocated(client: Client, cluster: Cluster | None) -> Cluster:
+def allocated(client: SlurmClient, cluster: Cluster | None) -> Cluster:
     """The cluster file with the nodes that SLURM gave, or those alone where there is no file.
 
     Which GPUs are ours scontrol knows; without it, as on some compute nodes (submitit #1601),
@@ -35,7 +35,7 @@ def allocated(client: Client, cluster: Cluster | None) -> Cluster:
     return bare_cluster(nodes) if cluster is None else in_allocation(cluster, nodes)
 
 
-def _detail(client: Client, number: str) -> str:
+def _detail(client: SlurmClient, number: str) -> str:
     try:
         command = ["scontrol", "--details", "show", "job", number]
         return client.run(command, "", client.environ).out if number else ""
@@ -43,7 +43,7 @@ def _detail(client: Client, number: str) -> str:
         return ""
 
 
-def by_steps(client: Client, cluster: Cluster) -> Cluster:
+def by_steps(client: SlurmClient, cluster: Cluster) -> Cluster:
     """The cluster reached by steps of the allocation, with the GPUs numbered as a step sees them:
     from 0 where SLURM hides the others (cgroup.conf(5), ConstrainDevices).
 
@@ -88,7 +88,7 @@ def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[GpuQu
             yield from (GpuQuery(place, (host,), counts.get(host)) for host in hosts)
 
 
-def _shown(client: Client, step: GpuQuery) -> str:
+def _shown(client: SlurmClient, step: GpuQuery) -> str:
     """What the nodes of a step print of their GPUs. Raises DslaunchError.
 
     SLURM may refuse the number of GPUs that it has itself named; then the step gets what it gets,
@@ -109,7 +109,7 @@ def _shown(client: Client, step: GpuQuery) -> str:
     )
 
 
-def partition(client: Client, name: str) -> Partition:
+def partition(client: SlurmClient, name: str) -> Partition:
     """A partition with its nodes and limits. Raises UsageError, ToolMissingError."""
     command = ["sinfo", "--Node", "--noheader", f"--partition={name}", f"--format={FORMAT}"]
     done = client.run(command, "", client.environ)
@@ -119,7 +119,7 @@ def partition(client: Client, name: str) -> Partition:
     return parse_partition(done.out, name, _accounts(client, name))
 
 
-def _accounts(client: Client, name: str) -> tuple[str, ...]:
+def _accounts(client: SlurmClient, name: str) -> tuple[str, ...]:
     """The accounts that may use it, which sinfo does not say; empty: all, or it is not known."""
     try:
         command = ["scontrol", "--oneliner", "show", "partition", name]

@@ -14,7 +14,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
 from dslaunch.run.watch import Screen, Watch
-from dslaunch.slurm.client import Client
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.job import (
     Submitted,
     end_gently,
@@ -77,7 +77,7 @@ class JobName:
 class Slurm:
     """SLURM as several runs ask it: a cluster that does not answer is asked once."""
 
-    client: Client
+    client: SlurmClient
     failed: dict[str, DslaunchError] = field(default_factory=dict)
     """By the SLURM cluster."""
 

@@ -17,7 +17,7 @@ from dslaunch.slurm.allocation import (
     in_allocation,
     seen_by_steps,
 )
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.node_discovery import allocated, by_steps
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
@@ -87,13 +87,13 @@ def test_an_allocation_without_slots_is_no_cluster() -> None:
         bare_cluster((AllocatedNode("n1", None), AllocatedNode("n2", None)))
 
 
-def answering(environ: dict[str, str], **answers: Done) -> Client:
+def answering(environ: dict[str, str], **answers: Done) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         if argv[0] not in answers:
             raise ToolMissingError(f"{argv[0]} is not here")
         return answers[argv[0]]
 
-    return Client(environ, run)
+    return SlurmClient(environ, run)
 
 
 def test_without_scontrol_the_gpus_are_counted() -> None:
@@ -119,7 +119,7 @@ def test_one_step_per_component_asks_all_its_nodes() -> None:
         return Done(0, "n1=2,3\nn2=2,3\n" if len(asked) == 1 else "n3=\n", "")
 
     cluster = parse_cluster("nodes: [{host: 'n[1-3]', slots: 2}]", "c.yaml")
-    found = by_steps(Client(environ, run), cluster)
+    found = by_steps(SlurmClient(environ, run), cluster)
     assert [node.slots for node in found.nodes] == [(2, 3), (2, 3), (0, 1)]
     assert found.transport == "srun"
     assert asked == [
@@ -138,12 +138,12 @@ def test_steps_request_the_gpus_of_the_job() -> None:
     cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
     environ = NODES | {"SLURM_JOB_ID": "7"}
     even = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 2), AllocatedNode("n2", (0, 1), 2)))
-    by_steps(Client(environ, run), even)
+    by_steps(SlurmClient(environ, run), even)
     assert asked == [["--nodelist=n1,n2", "--gres=gpu:2"]]
     asked.clear()
     uneven = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 2), AllocatedNode("n2", (0,), 1)))
     with pytest.raises(DslaunchError, match="n2: a step gets 2 of the 1 GPUs"):
-        by_steps(Client(environ, run), uneven)
+        by_steps(SlurmClient(environ, run), uneven)
     assert asked == [["--nodelist=n1", "--gpus=2"], ["--nodelist=n2", "--gpus=1"]]
 
 
@@ -155,7 +155,7 @@ def test_a_step_with_fewer_gpus_than_the_job_is_an_error_with_both_numbers() -> 
 
     cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
     four = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 4), AllocatedNode("n2", (0, 1), 4)))
-    client = Client(NODES | {"SLURM_JOB_ID": "7"}, run)
+    client = SlurmClient(NODES | {"SLURM_JOB_ID": "7"}, run)
     with pytest.raises(DslaunchError, match=r"n\[1-2\]: a step gets 1 of the 4 GPUs"):
         by_steps(client, four)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.slurm.squeue import SUBMITTED, TOKEN, row, start
 
 from dslaunch.errors import DslaunchError, ToolMissingError
-from dslaunch.slurm.client import Client, Done, RefusedError, run_command
+from dslaunch.slurm.client import Done, RefusedError, SlurmClient, run_command
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.refusal import Refused
@@ -47,8 +47,8 @@ class Answers:
         return [argv[0] for argv, _ in self.calls]
 
 
-def client(**answers: Answer) -> Client:
-    return Client({}, Answers(**answers))
+def client(**answers: Answer) -> SlurmClient:
+    return SlurmClient({}, Answers(**answers))
 
 
 def accounted(*starts: Mapping[str, str]) -> Callable[[Sequence[str]], Done]:
@@ -67,7 +67,7 @@ def accounted(*starts: Mapping[str, str]) -> Callable[[Sequence[str]], Done]:
 
 def test_submit_keeps_the_cluster_and_gives_every_job_a_token_of_its_own() -> None:
     answers = Answers(sbatch=Done(0, "105;tiger\n", ""))
-    slurm = Client({}, answers)
+    slurm = SlurmClient({}, answers)
     first, second = slurm.submit("#!/bin/bash\n", {}), slurm.submit("#!/bin/bash\n", {})
     assert (first.number, first.cluster) == ("105", "tiger")
     assert re.fullmatch("dslaunch-[0-9a-f]{16}", first.token)
@@ -102,12 +102,12 @@ def test_an_estimate_is_in_a_line() -> None:
 def test_what_sbatch_says_is_handed_on_though_it_takes_the_job() -> None:
     heard: list[str] = []
     said = "sbatch: Your project has 12 GPU hours left.\nsbatch: warning: can't run 4 processes\n"
-    asked = Client({}, Answers(sbatch=Done(0, "12\n", said)), notice=heard.append)
+    asked = SlurmClient({}, Answers(sbatch=Done(0, "12\n", said)), notice=heard.append)
     asked.submit("#!", {})
     lines = ["Your project has 12 GPU hours left.", "warning: can't run 4 processes"]
     assert heard == lines
     more = f"{said}sbatch: Job 9 to start at 2026-11-21T08:14:22 using 2 processors on nodes a\n"
-    tested = Client({}, Answers(sbatch=Done(0, "", more)), notice=heard.append).test("#!", {})
+    tested = SlurmClient({}, Answers(sbatch=Done(0, "", more)), notice=heard.append).test("#!", {})
     assert heard == lines * 2
     assert tested == "would start at 2026-11-21T08:14:22 using 2 processors on nodes a"
 
@@ -120,7 +120,7 @@ def test_a_dependency_that_cannot_come_true_ends_the_job_unless_the_script_says_
         ("#!/bin/bash\n", []),
     ):
         answers = Answers(sbatch=Done(0, "12\n", ""))
-        job = Client({}, answers).submit(text, {})
+        job = SlurmClient({}, answers).submit(text, {})
         argv = ["sbatch", "--parsable", *more, "/dev/stdin", job.token]
         assert answers.calls == [(argv, text)]
 
@@ -134,14 +134,14 @@ def test_questions_have_times_as_numbers_whatever_the_user_has_set() -> None:
         "SLURM_TIME_FORMAT": "relative", "SQUEUE_STATES": "PENDING", "SLURM_CLUSTERS": "other",
         "SQUEUE_FORMAT2": "name", "SACCT_FORMAT": "state", "PATH": "/bin", "SLURM_CONF": "/etc/c",
     }  # fmt: skip
-    Client(environ, answers).jobs(JOB)
+    SlurmClient(environ, answers).jobs(JOB)
     assert answers.environ == {"SLURM_TIME_FORMAT": "%s", "PATH": "/bin", "SLURM_CONF": "/etc/c"}
 
 
 @pytest.mark.parametrize("call", ["jobs", "starts", "cancel"])
 def test_a_job_of_another_cluster_is_looked_for_there_alone(call: str) -> None:
     answers = Answers(squeue=RUNS, sacct=accounted({}), scancel=NOTHING)
-    getattr(Client({}, answers), call)(JobId("12", "tiger", SUBMITTED, token=TOKEN))
+    getattr(SlurmClient({}, answers), call)(JobId("12", "tiger", SUBMITTED, token=TOKEN))
     assert answers.calls
     assert all("--clusters=tiger" in argv for argv, _ in answers.calls)
 
@@ -152,10 +152,10 @@ def test_json_is_asked_where_squeue_obeys_the_number_and_only_there() -> None:
         "command": f"/dev/stdin {TOKEN}",
     }  # fmt: skip
     answers = Answers("slurm 23.11.4\n", squeue=Done(0, json.dumps({"jobs": [record]}), ""))
-    assert Client({}, answers).jobs(JOB)[0].submitted == SUBMITTED
+    assert SlurmClient({}, answers).jobs(JOB)[0].submitted == SUBMITTED
     assert "--json" in answers.calls[0][0]
     answers = Answers("slurm-wlm 22.05.8\n", squeue=RUNS)
-    assert Client({}, answers).jobs(JOB)[0].submitted == SUBMITTED
+    assert SlurmClient({}, answers).jobs(JOB)[0].submitted == SUBMITTED
     assert "--json" not in answers.calls[0][0]
 
 
@@ -165,7 +165,7 @@ def test_without_the_json_plugin_columns_are_asked_and_that_is_remembered() -> N
         return Done(1, "", said) if "--json" in argv else RUNS
 
     answers = Answers("slurm 24.11.1\n", squeue=squeue)
-    slurm = Client({}, answers)
+    slurm = SlurmClient({}, answers)
     assert [slurm.jobs(JOB)[0].state for _ in range(2)] == ["RUNNING", "RUNNING"]
     assert len(answers.calls) == 3
 
@@ -276,14 +276,14 @@ def test_another_job_of_the_number_is_not_canceled() -> None:
     other = Done(0, row(command="/home/me/job.sh", submittime=str(SUBMITTED + 9)), "")
     answers = Answers(squeue=other, sacct=accounted({"State": "CANCELLED"}), scancel=NOTHING)
     with pytest.raises(DslaunchError, match="not in the queue"):
-        Client({}, answers).cancel(JOB)
+        SlurmClient({}, answers).cancel(JOB)
     assert "scancel" not in answers.programs
 
 
 def test_a_job_that_is_over_is_not_canceled() -> None:
     answers = Answers(squeue=Done(0, row(state="COMPLETED"), ""), scancel=NOTHING)
     with pytest.raises(DslaunchError, match="not in the queue"):
-        Client({}, answers).cancel(JOB)
+        SlurmClient({}, answers).cancel(JOB)
     assert "scancel" not in answers.programs
 
 
@@ -295,7 +295,7 @@ def test_a_job_that_may_be_ours_or_not_is_not_canceled() -> None:
     requeued = Done(0, row(command="", restartcnt="1", submittime=str(SUBMITTED + 9)), "")
     answers = Answers(squeue=requeued, sacct=DISABLED, scancel=NOTHING)
     with pytest.raises(UnknownNow) as caught:
-        Client({}, answers).cancel(NO_TOKEN)
+        SlurmClient({}, answers).cancel(NO_TOKEN)
     assert caught.value.code is QueryFailure.UNPROVEN
     assert "scancel" not in answers.programs
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.end_details import account, end_details
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.observed import MemoryExceeded, Observed
@@ -30,7 +30,7 @@ NODES = (
 OURS = JobId("5", submitted=100, token="dslaunch-00112233445566aa")
 
 
-def answering(**answers: str | Done) -> Client:
+def answering(**answers: str | Done) -> SlurmClient:
     """A client whose commands answer this; a `|` is the delimiter that the question asks for."""
 
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
@@ -40,7 +40,7 @@ def answering(**answers: str | Done) -> Client:
         options = dict(word.partition("=")[::2] for word in argv)
         return Done(0, answer.replace("|", options.get("--delimiter", "|")), "")
 
-    return Client({}, run)
+    return SlurmClient({}, run)
 
 
 def start(state: str, submitted: int = 100, token: str = OURS.token, job: str = "5") -> str:
@@ -49,7 +49,7 @@ def start(state: str, submitted: int = 100, token: str = OURS.token, job: str = 
 
 
 def asked(
-    client: Client, info: JobInfo, observed: Observed | None = None, job: JobId = OURS
+    client: SlurmClient, info: JobInfo, observed: Observed | None = None, job: JobId = OURS
 ) -> EndDetails:
     began = Observed(start=1) if observed is None else observed
     return end_details(client, job, info, began, DIRECT, wait=lambda: False)
@@ -74,7 +74,9 @@ def test_accounting_that_hears_of_the_end_later_is_asked_again() -> None:
         return answering(sacct=next(answers)).run(argv, stdin, environ)
 
     info = JobInfo("5", "CANCELLED", nodes="node1")
-    found = end_details(Client({}, run), OURS, info, Observed(start=1), DIRECT, wait=lambda: True)
+    found = end_details(
+        SlurmClient({}, run), OURS, info, Observed(start=1), DIRECT, wait=lambda: True
+    )
     assert found.canceled_by == account(0)
 
 

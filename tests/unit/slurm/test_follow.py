@@ -11,7 +11,7 @@ import pytest
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
@@ -93,7 +93,7 @@ def test_torchs_summary_says_which_rank_of_a_node_failed_first() -> None:
     assert list(causes.feed("node2", "  exitcode  : 1 (pid: 9)")) == []
 
 
-class Scripted(Client):
+class Scripted(SlurmClient):
     """A client whose jobs are what was written down, the last one again and again."""
 
     def __init__(self, *answers: list[JobInfo] | DslaunchError) -> None:
@@ -109,7 +109,9 @@ class Scripted(Client):
         return tuple(answer)
 
 
-def following(client: Client, layout: Layout = TWO_BY_TWO) -> tuple[Following, Seen, list[str]]:
+def following(
+    client: SlurmClient, layout: Layout = TWO_BY_TWO
+) -> tuple[Following, Seen, list[str]]:
     screen, told = Seen(), []
     return Following(client, JobId("12"), layout, Watch(screen), told.append), screen, told
 

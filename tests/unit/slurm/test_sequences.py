@@ -42,7 +42,7 @@ from dslaunch.render.launch import Launch
 from dslaunch.run.events import Event, Line
 from dslaunch.run.local import local_runs
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.job import Submitted, following_of, stand, submitted, verdicts
 from dslaunch.slurm.query_failures import QueryFailure
@@ -133,9 +133,9 @@ class Story:
         state = {"DSLAUNCH_STATE": self.environ["DSLAUNCH_STATE"]}
         return {name: value for one in (state, *found) for name, value in one.items()}
 
-    def client(self, environ: dict[str, str]) -> Client:
+    def client(self, environ: dict[str, str]) -> SlurmClient:
         """SLURM's commands as a shell of the user calls them."""
-        return Client(environ, self.slurm.run)
+        return SlurmClient(environ, self.slurm.run)
 
     # ------------------------------------------------------------ jobs
 
@@ -155,7 +155,7 @@ class Story:
             return done
 
         made, record = submit(
-            Client(self.environ, run), "#!/bin/bash\n", batch, cluster, self.environ
+            SlurmClient(self.environ, run), "#!/bin/bash\n", batch, cluster, self.environ
         )
         record.let_go()
         return made
