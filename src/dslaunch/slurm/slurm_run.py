@@ -74,7 +74,7 @@ class JobName:
 
 
 @dataclass(frozen=True, slots=True)
-class Slurm:
+class SharedClient:
     """SLURM as several runs ask it: a cluster that does not answer is asked once."""
 
     client: SlurmClient
@@ -87,7 +87,7 @@ class SlurmRun:
     """A run that is a SLURM job."""
 
     local: LocalRun
-    slurm: Slurm
+    slurm: SharedClient
     part: str = ""
     """The task or component by which it was named; empty: it was named as a whole."""
 
