@@ -22,8 +22,8 @@ from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_column
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import SLURM, Starts
 from dslaunch.slurm.output import Layout, Reader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output_evidence import SLURM, Starts
 from dslaunch.slurm.partition import allowed_accounts, parse_partition, partition_file
 from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.refusal import why_refused

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import DslaunchError
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
+from dslaunch.slurm.output_evidence import MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo, moment, whole_number
 from dslaunch.slurm.verdict import PROLOG_REASON, Account, EndDetails
 
@@ -50,7 +50,7 @@ def end_details(
     client: SlurmClient,
     job: JobId,
     info: JobInfo,
-    observed: Observed,
+    observed: OutputEvidence,
     layout: Layout,
     wait: Callable[[], bool],
 ) -> EndDetails:
@@ -64,7 +64,7 @@ def end_details(
             down = [name for name, state in states.items() if "DOWN" in state or "*" in state]
             return EndDetails(down=_folded(down))
         if info.state == "CANCELLED":
-            began = observed != Observed()
+            began = observed != OutputEvidence()
             prolog = "" if began or not info.nodes else _prolog(client, info)
             return EndDetails(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
         if info.state == "OUT_OF_MEMORY":

@@ -13,8 +13,8 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.nodes import node_names
-from dslaunch.slurm.observed import Cut, Observed
 from dslaunch.slurm.output import FarTail, Layout
+from dslaunch.slurm.output_evidence import Cut, OutputEvidence
 from dslaunch.slurm.poll_interval import PollInterval
 from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
@@ -149,10 +149,10 @@ class Following:
         if stream is not None and not stream.tail.seen and stream.far is None:
             stream.replay(lines)
 
-    def observed(self, info: JobInfo) -> Observed:
+    def observed(self, info: JobInfo) -> OutputEvidence:
         """What the output says of a job's last start."""
         stream = self.stream_of(info)
-        return stream.observed if stream else Observed()
+        return stream.observed if stream else OutputEvidence()
 
     def complete(self) -> None:
         """Add the tasks of an array that SLURM forgot before they were seen."""
@@ -198,7 +198,7 @@ class Following:
     def _note_requeue(self, info: JobInfo, stream: Stream) -> None:
         """Say why a start ended; the next one has nothing to do with what it has told."""
         stream.read()  # a start that was over before anybody asked may have left its last words
-        if stream.observed == Observed() and stream.root is None:
+        if stream.observed == OutputEvidence() and stream.root is None:
             return
         cut = stream.observed.cut
         if cut not in (None, Cut.REQUEUED):
@@ -289,4 +289,4 @@ def state_reason(info: JobInfo) -> str:
         return why_waiting(info.reason)
     if not info.over:
         return ""
-    return ended(decide(info, observed=Observed(), root=None, after=EndDetails(), own_uid=-1))
+    return ended(decide(info, observed=OutputEvidence(), root=None, after=EndDetails(), own_uid=-1))

@@ -11,8 +11,8 @@ from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.observed import SLURM, Observed, Starts
 from dslaunch.slurm.output import Layout, OutputSource, Reader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output_evidence import SLURM, OutputEvidence, Starts
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Stream:
         return stream
 
     @property
-    def observed(self) -> Observed:
+    def observed(self) -> OutputEvidence:
         """What the last start's lines say of the job."""
         return self.starts.last
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
-from dslaunch.slurm.observed import LaunchError, MemoryExceeded, Observed
+from dslaunch.slurm.output_evidence import LaunchError, MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo
 
 # ---------------------------------------------------------------- why it waits
@@ -233,12 +233,17 @@ class JobVerdict:
 
 
 def decide(
-    info: JobInfo, *, observed: Observed, root: Outcome | None, after: EndDetails, own_uid: int
+    info: JobInfo,
+    *,
+    observed: OutputEvidence,
+    root: Outcome | None,
+    after: EndDetails,
+    own_uid: int,
 ) -> JobVerdict:
     """Return how a job ended. `observed` and `root` are of the last start that is in the output."""
     start = max(info.restarts + 1, observed.start or 1)
     if observed.start is not None and observed.start < start:
-        observed, root = Observed(), None  # the last start has written nothing
+        observed, root = OutputEvidence(), None  # the last start has written nothing
     code = _ending(info, observed, root, after, own_uid)
     verdict = JobVerdict(
         code=code,
@@ -270,7 +275,7 @@ def decide(
 
 
 def _ending(
-    info: JobInfo, observed: Observed, root: Outcome | None, after: EndDetails, own_uid: int
+    info: JobInfo, observed: OutputEvidence, root: Outcome | None, after: EndDetails, own_uid: int
 ) -> Ending:
     if info.reason == NEVER:
         return Ending.NEVER_STARTED
@@ -284,7 +289,7 @@ def _ending(
     return _BY_STATE.get(info.state, Ending.OTHER)
 
 
-def _failure(info: JobInfo, observed: Observed, root: Outcome | None) -> Ending:
+def _failure(info: JobInfo, observed: OutputEvidence, root: Outcome | None) -> Ending:
     failed_rank = root is not None and root.cause is not None
     if info.signal == IO_ERROR:
         return Ending.OUTPUT_NOT_OPENED
@@ -303,7 +308,7 @@ def _failure(info: JobInfo, observed: Observed, root: Outcome | None) -> Ending:
     return Ending.FAILED
 
 
-def _launch_ending(observed: Observed) -> Ending:
+def _launch_ending(observed: OutputEvidence) -> Ending:
     first = observed.launch[0].error
     endings = {
         LaunchError.PROLOG: Ending.PROLOG_FAILED,
@@ -332,11 +337,11 @@ def _exit_code(code: Ending, info: JobInfo) -> int:
     return 1
 
 
-def _launch_node(observed: Observed) -> str:
+def _launch_node(observed: OutputEvidence) -> str:
     return next((failed.host for failed in observed.launch if failed.host), "")
 
 
-def _with_memory(verdict: JobVerdict, observed: Observed, after: EndDetails) -> JobVerdict:
+def _with_memory(verdict: JobVerdict, observed: OutputEvidence, after: EndDetails) -> JobVerdict:
     """The output is preferred: it names the first, accounting the one that used most."""
     told = [found for found in (*observed.memory, after.memory) if found is not None]
     found = next((one for one in told if one.host), None)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.outcome_text import describe, signal_name
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.slurm.observed import Cut
+from dslaunch.slurm.output_evidence import Cut
 from dslaunch.slurm.verdict import IO_ERROR, Account, Ending, JobVerdict, worst
 
 

@@ -9,8 +9,8 @@ import pytest
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.end_details import account, end_details
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
+from dslaunch.slurm.output_evidence import MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import EndDetails
 
@@ -49,9 +49,9 @@ def start(state: str, submitted: int = 100, token: str = OURS.token, job: str = 
 
 
 def asked(
-    client: SlurmClient, info: JobInfo, observed: Observed | None = None, job: JobId = OURS
+    client: SlurmClient, info: JobInfo, observed: OutputEvidence | None = None, job: JobId = OURS
 ) -> EndDetails:
-    began = Observed(start=1) if observed is None else observed
+    began = OutputEvidence(start=1) if observed is None else observed
     return end_details(client, job, info, began, DIRECT, wait=lambda: False)
 
 
@@ -75,7 +75,7 @@ def test_accounting_that_hears_of_the_end_later_is_asked_again() -> None:
 
     info = JobInfo("5", "CANCELLED", nodes="node1")
     found = end_details(
-        SlurmClient({}, run), OURS, info, Observed(start=1), DIRECT, wait=lambda: True
+        SlurmClient({}, run), OURS, info, OutputEvidence(start=1), DIRECT, wait=lambda: True
     )
     assert found.canceled_by == account(0)
 
@@ -114,13 +114,13 @@ def test_who_canceled_a_job_may_stay_unknown(said: str | Done) -> None:
 def test_a_node_that_was_drained_for_its_prolog_is_named() -> None:
     client = answering(sacct=start("CANCELLED by 0", job="13"), scontrol=NODES)
     info = JobInfo("13", "CANCELLED", nodes="node[1-2]", ended=1795380343)
-    assert asked(client, info, Observed()).prolog == "node2"
+    assert asked(client, info, OutputEvidence()).prolog == "node2"
 
 
 def test_a_prolog_that_failed_for_another_job_is_not_this_ones_reason() -> None:
     client = answering(sacct=start("CANCELLED by 0"), scontrol=NODES)
     long_before = JobInfo("5", "CANCELLED", nodes="node[1-2]", ended=1795370000)
-    assert asked(client, long_before, Observed()).prolog == ""
+    assert asked(client, long_before, OutputEvidence()).prolog == ""
     began = JobInfo("5", "CANCELLED", nodes="node[1-2]", ended=1795380343)
     assert asked(client, began).prolog == ""
 

@@ -10,8 +10,15 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.job import Nowhere
-from dslaunch.slurm.observed import Cut, LaunchError, LaunchFailed, MemoryExceeded, Observed, Starts
 from dslaunch.slurm.output import Layout, Reader, task_ends
+from dslaunch.slurm.output_evidence import (
+    Cut,
+    LaunchError,
+    LaunchFailed,
+    MemoryExceeded,
+    OutputEvidence,
+    Starts,
+)
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import (
     Account,
@@ -30,7 +37,7 @@ DIRECT = Layout(((2, 1),), direct=True)
 TWO_PER_NODE = Layout(((2, 2),), direct=True)
 
 
-NOTHING, NOT_ASKED = Observed(), EndDetails()
+NOTHING, NOT_ASKED = OutputEvidence(), EndDetails()
 
 
 def observe(text: str, layout: Layout = DIRECT) -> Starts:
@@ -46,7 +53,7 @@ def observe(text: str, layout: Layout = DIRECT) -> Starts:
 
 def verdict(
     info: JobInfo,
-    observed: Observed = NOTHING,
+    observed: OutputEvidence = NOTHING,
     root: Outcome | None = None,
     after: EndDetails = NOT_ASKED,
 ) -> JobVerdict:
@@ -245,7 +252,7 @@ srun: error: node1: task 0: Exited with exit code 7
 
 def test_what_an_earlier_start_wrote_is_no_reason_for_the_end() -> None:
     observed = observe(REQUEUED).last
-    assert observed == Observed(start=2)
+    assert observed == OutputEvidence(start=2)
     found = verdict(JobInfo("8", "FAILED", code=7, restarts=1), observed)
     assert (found.code, found.start) == (Ending.FAILED, 2)
 
@@ -255,7 +262,7 @@ def test_starts_are_told_apart_without_our_mark() -> None:
     text = REQUEUED.replace("dslaunch: job 8, start 1 on node1\n", "").replace(
         "dslaunch: job 8,", ""
     )
-    assert observe(text).last == Observed()
+    assert observe(text).last == OutputEvidence()
 
 
 def test_a_start_that_left_no_output_is_not_blamed_on_the_one_before() -> None:
@@ -327,7 +334,7 @@ def test_a_rank_cannot_begin_another_start_or_end_its_own() -> None:
     """Lines of ranks are labeled by srun."""
     mark = "0: dslaunch: job 8, start 9 on node1\n"
     text = f"{mark}0: slurmstepd: error: *** JOB 8 ON a CANCELLED AT x\n"
-    assert observe(text).last == Observed()
+    assert observe(text).last == OutputEvidence()
 
 
 @pytest.mark.parametrize(
