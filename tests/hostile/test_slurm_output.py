@@ -22,7 +22,7 @@ from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_column
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.output import Layout, Reader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, RootCauses, Tail, task_ends
 from dslaunch.slurm.output_evidence import SLURM, Starts
 from dslaunch.slurm.partition import allowed_accounts, parse_partition, partition_file
 from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
@@ -75,7 +75,7 @@ def read_all(text: str) -> None:
     gpu_indexes(text)
     seen_by_steps(text)
     list(task_ends(text, layout, 1.0))
-    list(Reader(layout, ("n1", "n2")).feed(text.encode(errors="replace") + b"\n"))
+    list(OutputReader(layout, ("n1", "n2")).feed(text.encode(errors="replace") + b"\n"))
     causes = RootCauses()
     for line in ("Root Cause (first observed failure):", *text.splitlines()):
         list(causes.feed("n1", line))
@@ -122,7 +122,7 @@ def test_an_answer_without_a_state_is_an_answer_that_is_missing() -> None:
 
 
 def test_a_line_of_a_job_that_never_ends_fills_no_memory() -> None:
-    reader = Reader(Layout(((1, 1),), direct=False))
+    reader = OutputReader(Layout(((1, 1),), direct=False))
     pieces = sum(len(list(reader.feed(b"x" * 50_000))) for _ in range(100))
     assert pieces >= 50
     assert len(reader.rest) <= 1 << 17

@@ -66,7 +66,7 @@ class Layout:
 
 
 @dataclass(slots=True)
-class Reader:
+class OutputReader:
     """Turns the job's output into pieces with a host and a rank."""
 
     layout: Layout

@@ -14,7 +14,7 @@ from dslaunch.run.watch import Watch
 from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, RootCauses, task_ends
 from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending
@@ -52,11 +52,11 @@ class Seen:
 def test_a_line_is_told_with_its_host_and_rank(
     layout: Layout, line: bytes, expected: tuple[str, int | None, bytes]
 ) -> None:
-    assert Reader(layout, HOSTS).read(line) == expected
+    assert OutputReader(layout, HOSTS).read(line) == expected
 
 
 def test_lines_that_come_in_pieces_are_put_together() -> None:
-    reader = Reader(TWO_BY_TWO, HOSTS)
+    reader = OutputReader(TWO_BY_TWO, HOSTS)
     assert list(reader.feed(b"0: [defa")) == []
     assert list(reader.feed(b"ult0]:x\n0: r")) == [("a", 0, b"x\n")]
     assert list(reader.end()) == [("a", None, b"r\n")]

@@ -10,7 +10,7 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.job import Nowhere
-from dslaunch.slurm.output import Layout, Reader, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, task_ends
 from dslaunch.slurm.output_evidence import (
     Cut,
     LaunchError,
@@ -42,7 +42,7 @@ NOTHING, NOT_ASKED = OutputEvidence(), EndDetails()
 
 def observe(text: str, layout: Layout = DIRECT) -> Starts:
     """What a job's output tells of its last start."""
-    starts, reader = Starts(layout), Reader(layout, ("node1", "node2"))
+    starts, reader = Starts(layout), OutputReader(layout, ("node1", "node2"))
     for line in text.splitlines():
         host, rank, piece = reader.read(line.encode())
         plain = piece.decode().rstrip()
