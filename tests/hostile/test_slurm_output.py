@@ -16,8 +16,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
 from dslaunch.run.record import Record
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.allocation import given as given_nodes
-from dslaunch.slurm.allocation import gpu_indexes, seen_by_steps
+from dslaunch.slurm.allocation import allocated_nodes, gpu_indexes, seen_by_steps
 from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_columns, parse_json
 from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
@@ -83,7 +82,7 @@ def read_all(text: str) -> None:
     with contextlib.suppress(UsageError):
         partition_file(parse_partition(text, "a"))
     with contextlib.suppress(UsageError):
-        given_nodes({"SLURM_JOB_NODELIST": text, "SLURM_HET_SIZE": text}, text)
+        allocated_nodes({"SLURM_JOB_NODELIST": text, "SLURM_HET_SIZE": text}, text)
     client(text).nodes("n1")
     following = Following(client(text), JobId("12"), layout, Watch(Silent()), lambda words: None)
     following.ask()

@@ -30,7 +30,7 @@ class AllocatedNode:
     """How many GPUs the allocation has there; None: SLURM does not say."""
 
 
-def given(environ: Mapping[str, str], detail: str = "") -> tuple[AllocatedNode, ...]:
+def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[AllocatedNode, ...]:
     """The nodes of the allocation that we are in, in SLURM's order, so that the first is master.
 
     `detail` is what `scontrol --details show job` says, where there is an scontrol: which GPUs of

@@ -9,9 +9,9 @@ from itertools import groupby
 from dslaunch.cluster.model import BY_STEPS, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.slurm.allocation import (
+    allocated_nodes,
     bare_cluster,
     fewer_gpus,
-    given,
     in_allocation,
     seen_by_steps,
 )
@@ -31,7 +31,7 @@ def allocated(client: SlurmClient, cluster: Cluster | None) -> Cluster:
     their number must do. Raises UsageError outside an allocation.
     """
     environ = client.environ
-    nodes = given(environ, _detail(client, environ.get("SLURM_JOB_ID", "")))
+    nodes = allocated_nodes(environ, _detail(client, environ.get("SLURM_JOB_ID", "")))
     return bare_cluster(nodes) if cluster is None else in_allocation(cluster, nodes)
 
 

@@ -10,9 +10,9 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
     AllocatedNode,
+    allocated_nodes,
     bare_cluster,
     file_of,
-    given,
     gpu_indexes,
     in_allocation,
     seen_by_steps,
@@ -37,7 +37,7 @@ NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 def test_slots_are_the_gpus_else_the_tasks(
     more: dict[str, str], slots: tuple[int | None, ...]
 ) -> None:
-    found = given(NODES | more)
+    found = allocated_nodes(NODES | more)
     assert [g.host for g in found] == ["n1", "n2"]
     assert tuple(g.slots and len(g.slots) for g in found) == slots
 
@@ -47,7 +47,7 @@ def test_components_follow_each_other() -> None:
         "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "a1",
         "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-2]", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
     }  # fmt: skip
-    assert given(environ) == (
+    assert allocated_nodes(environ) == (
         AllocatedNode("a1", (0, 1)),
         AllocatedNode("b1", None),
         AllocatedNode("b2", None),
@@ -56,13 +56,13 @@ def test_components_follow_each_other() -> None:
 
 def test_outside_of_an_allocation_it_is_said() -> None:
     with pytest.raises(UsageError, match="this is no allocation"):
-        given({})
+        allocated_nodes({})
 
 
 def test_the_very_gpus_are_known_from_scontrol() -> None:
     detail = "JobId=1\n     Nodes=n[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:2-3)\n"
     assert gpu_indexes(detail) == {"n1": (2, 3), "n2": (2, 3)}
-    assert given(NODES, detail)[0] == AllocatedNode("n1", (2, 3), gpus=2)
+    assert allocated_nodes(NODES, detail)[0] == AllocatedNode("n1", (2, 3), gpus=2)
 
 
 def test_gpus_of_several_types_are_counted_together() -> None:
@@ -171,8 +171,8 @@ def test_a_file_with_the_allocations_nodes_can_be_read_later() -> None:
         "name: site\npython: /p\nenv: {A: 'on'}\nslurm: {time: 1:00:00}\n"
         "nodes: [{host: 'n[1-9]', slots: 8, labels: {rack: r1}}]\n"
     )
-    given = (AllocatedNode("n2", (2, 3)), AllocatedNode("x7", None))
-    cluster = in_allocation(parse_cluster(text, "c.yaml"), given)
+    nodes = (AllocatedNode("n2", (2, 3)), AllocatedNode("x7", None))
+    cluster = in_allocation(parse_cluster(text, "c.yaml"), nodes)
     again = parse_cluster(file_of(cluster, text), "again.yaml")
     assert again == cluster
     bare = bare_cluster((AllocatedNode("n1", (0, 1)),))
