@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from dslaunch.lint import Remark, in_order, mended, mentions, screened
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
-from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.syntax import SyntaxFault
+from dslaunch.slurm.training_commands import read_launches
 
 ROUNDS = 5
 """How often a mended text is looked at again: mending one thing can show another."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import Option
-from dslaunch.slurm.launches import Reading, TrainingCommand
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
 SOME_NODES = {"nodelist", "nodefile", "exclude", "relative", "het-group", "jobid"}

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
-from dslaunch.slurm.launches import Reading, SrunStep
 from dslaunch.slurm.script import DirectiveLine, Script
+from dslaunch.slurm.training_commands import Reading, SrunStep
 
 NEARLY = re.compile(
     r"^[ \t]*(#[ \t]+SBATCH|#SBATCH(?=-)|#SBTACH|#SBACTH|#sbatch|#Sbatch)(?=[ \t]*-)", re.M

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Reading, TrainingCommand
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_words import ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")

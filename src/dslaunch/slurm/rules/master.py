@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Reading, TrainingCommand
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_parser import expansion_commands, inner_commands
 from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
 PORT = re.compile(r"(?i)(master|rdzv|main_process)_port")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import SHELLS, Reading, SrunStep, TrainingCommand
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_words import Assignment, Expansion
+from dslaunch.slurm.training_commands import SHELLS, Reading, SrunStep, TrainingCommand
 
 RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")

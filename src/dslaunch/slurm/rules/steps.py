@@ -8,10 +8,10 @@ from itertools import pairwise
 from dslaunch.cluster.sbatch_options import named
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Reading, SrunStep, TrainingCommand
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_parser import expansion_commands
 from dslaunch.slurm.shell_words import Expansion, Word
+from dslaunch.slurm.training_commands import Reading, SrunStep, TrainingCommand
 
 TORCH_OPTIONS = named(
     "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts "

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from dslaunch.lint import Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Reading
 from dslaunch.slurm.rules.directives import PLACEHOLDER
 from dslaunch.slurm.syntax import SyntaxFault
+from dslaunch.slurm.training_commands import Reading
 
 ASKED = ("bash", "sh", "dash")
 """The interpreters whose scripts bash reads."""

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.lint import fixed, lint_script
 from dslaunch.slurm.script import Script
 from dslaunch.slurm.shell_parser import inner_commands, read
 from dslaunch.slurm.shell_words import ShellCommand, ShellText
+from dslaunch.slurm.training_commands import read_launches
 
 
 def commands(text: str) -> list[ShellCommand]:
