@@ -184,7 +184,7 @@ def _unknown_option(script: Script, option: Option) -> Remark:
             option.place,
             f"sbatch itself has no option --{name}: it is refused where no plugin adds it",
             fix=f"try it on the cluster: sbatch --test-only; sbatch --help | grep -e --{name}",
-            source=sources.SPANK,
+            source="SLURM, spank(7): options that plugins add",
         )
     return script.remark(
         "unknown-option",
@@ -261,7 +261,7 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
                 fix=f"mkdir -p {directory} before sbatch; in the script it is too late"
                 if not varying
                 else "put %j or %A_%a into the file's name, not the directory's",
-                source=sources.SBATCH_DIRECTORY,
+                source="SLURM, CHANGELOG of 23.02: directories of output files are created",
             )
 
 
@@ -295,7 +295,7 @@ def exports(reading: Reading) -> Iterator[Remark]:
             option.value.place,
             problem,
             fix=f"export {values[0].partition('=')[0] if values else 'them'} in the script",
-            source=sources.SBATCH_EXPORT,
+            source="SLURM, sbatch(1), --export; SmartSim pull request 104",
         )
 
 
@@ -334,7 +334,7 @@ def gpus_per_task(reading: Reading) -> Iterator[Remark]:
                 option.place,
                 "each task sees its own GPUs alone, which breaks peer-to-peer copies between them",
                 fix="ask for --gres=gpu:N or --gpus-per-node=N, and let LOCAL_RANK choose",
-                source=sources.GPUS_PER_TASK,
+                source="NVIDIA/pyxis issue 73; Lightning issue 16828",
             )
 
 

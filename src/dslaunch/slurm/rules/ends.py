@@ -44,7 +44,7 @@ def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
             f"the exit code is that of {_reader(script, command)}: a failed training looks like a"
             " good one",
             fix="set -o pipefail",
-            source=sources.PIPEFAIL,
+            source="bash(1), pipelines and pipefail",
             edits=(Edit(begin, begin, "set -o pipefail\n"),) if alone else (),
         )
 
@@ -237,7 +237,7 @@ def _ends_launcher(reading: Reading, launch: TrainingCommand, place: int, name: 
         f"SIG{name} goes to what srun started, {launch.program}, which does not pass it on but"
         " ends by it: no rank saves anything",
         fix=fix or "--signal=B:..., a trap, and a way to tell the ranks",
-        source=sources.TORCHRUN_SIGNALS,
+        source="PyTorch, torch.distributed.run, --signals-to-handle; pytorch issue 154849",
     )
 
 
@@ -254,7 +254,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
             f"B: sends SIG{name} to the batch script alone, which has no trap for it and ends by"
             " it: the job fails early, and SLURM ends its steps",
             fix=f"trap '...' {name}, or --signal={name}@... without B: for the steps",
-            source=sources.SBATCH_SIGNAL,
+            source="SLURM, sbatch(1), --signal",
         )
     for launch in reading.launches if traps else ():
         if launch.command.operator != "&" and launch.command.shell == 0:
@@ -265,7 +265,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
                 f"the trap for {name} runs only when this has ended: bash waits for the command in"
                 " the foreground",
                 fix="srun ... & and then wait $!",
-                source=sources.BASH_TRAP,
+                source="bash(1), signals: a trap runs when the command in the foreground has ended",
             )
 
 

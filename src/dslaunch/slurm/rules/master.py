@@ -80,7 +80,7 @@ def fallbacks(reading: Reading) -> Iterator[Remark]:
                 f"when this fails, {name} is localhost without a word: every node would"
                 " wait for itself, and the job hangs",
                 fix="let the script end instead, with set -e or `|| exit 1`",
-                source=sources.FALLBACK,
+                source="pith-train pull request 91",
             )
 
 
@@ -134,7 +134,7 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
                 "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
                 " node's name",
                 fix=FIRST_NODE,
-                source=sources.NODELIST,
+                source="SLURM, scontrol(1), show hostnames; sbatch(1), SLURM_JOB_NODELIST",
             )
         if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
             yield script.remark(
@@ -175,7 +175,7 @@ def own_addresses(reading: Reading) -> Iterator[Remark]:
                 expansion.place,
                 f"hostname {option} may print {what}",
                 fix="use the node's name: others find its address",
-                source=sources.HOSTNAME,
+                source="Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)",
             )
 
 
@@ -247,7 +247,7 @@ def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
         start,
         f"port {port} is taken when another job of this script shares the first node",
         fix=f"one of the job's own: {FROM_JOB}",
-        source=sources.PORT,
+        source="Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering",
         edits=(Edit(start, end, FROM_JOB),) if plain else (),
     )
 
@@ -304,7 +304,7 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
             start,
             problem,
             fix=fix,
-            source=sources.TORCHRUN_ID,
+            source="PyTorch, torchrun (elastic launch), --rdzv-id",
             edits=edits,
         )
 

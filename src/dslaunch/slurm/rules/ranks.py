@@ -186,7 +186,7 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
                     "SLURM sets CUDA_VISIBLE_DEVICES to the job's GPUs; a value of one's own names"
                     " others' or, one GPU per rank, breaks peer-to-peer copies",
                     fix="leave it, and choose by LOCAL_RANK or SLURM_LOCALID in the program",
-                    source=sources.CUDA,
+                    source="ray-project/ray issue 61073",
                 )
 
 
@@ -209,7 +209,7 @@ def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
                 "the c10d rendezvous gives ranks in its own order: --node_rank does nothing, and"
                 " rank 0 need not be on the first node",
                 fix="leave it out, or use --master_addr and --master_port without --rdzv_backend",
-                source=sources.TORCHRUN_RANK,
+                source="PyTorch, torch.distributed.run, --node-rank; pytorch issue 137402",
             )
 
 

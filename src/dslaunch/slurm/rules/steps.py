@@ -60,7 +60,7 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
                 " with a hostfile and on its own node without one",
                 fix="deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or deepspeed"
                 " --hostfile without srun",
-                source=sources.DEEPSPEED,
+                source="DeepSpeed, launcher/runner.py, --no_ssh",
             )
 
 
@@ -195,7 +195,7 @@ def split_lists(reading: Reading) -> Iterator[Remark]:
                         fix=f'{name}=$(IFS=,; echo "${{{piece.name}[*]}}")'
                         if piece.name and "[" in piece.raw
                         else f'{name}="$(scontrol show hostnames | paste -sd,)"',
-                        source=sources.BASH_SPLIT,
+                        source="bash(1), arrays: ${NAME[@]}; word splitting",
                     )
 
 
@@ -251,7 +251,7 @@ def _abbreviation(
         f"{launch.program} has no option {given}; it guesses {full}, until a release adds another"
         " that begins so",
         fix=full,
-        source=sources.ARGPARSE,
+        source="Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes",
         edits=(Edit(place, end, full),) if plain else (),
     )
 
@@ -267,7 +267,7 @@ def old_launchers(reading: Reading) -> Iterator[Remark]:
                 "torch.distributed.launch is deprecated; scripts that read --local_rank must read"
                 " LOCAL_RANK instead",
                 fix="torchrun",
-                source=sources.TORCH_LAUNCH,
+                source="PyTorch, torch.distributed.launch: deprecated in favour of torchrun",
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.lint import Remark
-from dslaunch.slurm import sources
 from dslaunch.slurm.rules.directives import PLACEHOLDER
 from dslaunch.slurm.syntax import SyntaxFault
 from dslaunch.slurm.training_commands import Reading
@@ -32,7 +31,7 @@ def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
         if placeholder
         else "look for a quote, bracket, fi, done or here-document that is not closed at or above"
         " this line; bash -n SCRIPT tells whether it is mended",
-        source=sources.BASH_SYNTAX,
+        source="bash(1), -n",
     )
 
 
@@ -47,7 +46,7 @@ def unread(reading: Reading) -> Iterator[Remark]:
             "its variables and functions stand for more text than is looked at: what comes of the"
             " rest of them was not checked",
             fix="write the launch commands without so many variables in each other",
-            source=sources.LIMITS,
+            source="dslaunch, slurm/script.py: MOST_EXPANDED",
         )
 
 
