@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.check import Check
     from dslaunch.render.formats import Format
     from dslaunch.run.known_endings import KnownEnding
-    from dslaunch.slurm.launches import Reading
+    from dslaunch.slurm.training_commands import Reading
     from dslaunch.transport.base import TransportType
 
 Part = TypeVar("Part")

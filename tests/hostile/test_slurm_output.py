@@ -16,16 +16,15 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
 from dslaunch.run.record import Record
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.allocation import given as given_nodes
-from dslaunch.slurm.allocation import gpu_indexes, seen_by_steps
+from dslaunch.slurm.allocation import allocated_nodes, gpu_indexes, seen_by_steps
 from dslaunch.slurm.answers import InvalidAnswer, parse_accounting, parse_columns, parse_json
-from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.failures import Failure, UnknownNow
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import SLURM, Starts
-from dslaunch.slurm.output import Layout, Reader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, RootCauses, Tail, task_ends
+from dslaunch.slurm.output_evidence import SLURM, Starts
 from dslaunch.slurm.partition import allowed_accounts, parse_partition, partition_file
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.refusal import why_refused
 from dslaunch.slurm.stream import Stream
 from tests.hostile.shown import LADEN
@@ -58,11 +57,11 @@ class Silent:
         """Nothing."""
 
 
-def client(out: str, code: int = 0) -> Client:
+def client(out: str, code: int = 0) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         return Done(code, out if argv[0] != "sacct" else "", "")
 
-    return Client({}, run)
+    return SlurmClient({}, run)
 
 
 def read_all(text: str) -> None:
@@ -75,7 +74,7 @@ def read_all(text: str) -> None:
     gpu_indexes(text)
     seen_by_steps(text)
     list(task_ends(text, layout, 1.0))
-    list(Reader(layout, ("n1", "n2")).feed(text.encode(errors="replace") + b"\n"))
+    list(OutputReader(layout, ("n1", "n2")).feed(text.encode(errors="replace") + b"\n"))
     causes = RootCauses()
     for line in ("Root Cause (first observed failure):", *text.splitlines()):
         list(causes.feed("n1", line))
@@ -83,8 +82,8 @@ def read_all(text: str) -> None:
     with contextlib.suppress(UsageError):
         partition_file(parse_partition(text, "a"))
     with contextlib.suppress(UsageError):
-        given_nodes({"SLURM_JOB_NODELIST": text, "SLURM_HET_SIZE": text}, text)
-    client(text).down("n1")
+        allocated_nodes({"SLURM_JOB_NODELIST": text, "SLURM_HET_SIZE": text}, text)
+    client(text).nodes("n1")
     following = Following(client(text), JobId("12"), layout, Watch(Silent()), lambda words: None)
     following.ask()
 
@@ -112,7 +111,7 @@ def test_a_job_whose_answer_is_cut_is_not_over(length: int) -> None:
     following = Following(client(cut), JOB, layout, Watch(Silent()), lambda words: None)
     following.ask()
     assert not following.over
-    assert following.unknown is Failure.CUT_ANSWER
+    assert following.unknown is QueryFailure.CUT_ANSWER
 
 
 def test_an_answer_without_a_state_is_an_answer_that_is_missing() -> None:
@@ -122,7 +121,7 @@ def test_an_answer_without_a_state_is_an_answer_that_is_missing() -> None:
 
 
 def test_a_line_of_a_job_that_never_ends_fills_no_memory() -> None:
-    reader = Reader(Layout(((1, 1),), direct=False))
+    reader = OutputReader(Layout(((1, 1),), direct=False))
     pieces = sum(len(list(reader.feed(b"x" * 50_000))) for _ in range(100))
     assert pieces >= 50
     assert len(reader.rest) <= 1 << 17

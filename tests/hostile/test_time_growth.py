@@ -19,7 +19,7 @@ from dslaunch.deepspeed.linted_config import LintedConfig
 from dslaunch.run.endings import diagnose
 from dslaunch.run.lines import Lines, printable
 from dslaunch.slurm.lint import lint_script
-from dslaunch.slurm.output import Layout, Reader
+from dslaunch.slurm.output import Layout, OutputReader
 from dslaunch.slurm.states import fields_of
 from tests.hostile import patterns
 
@@ -73,7 +73,7 @@ def test_text_of_a_megabyte_is_shown_in_time() -> None:
 @pytest.mark.parametrize("piece", ["[a1", "1", " ", "A=a ", "srun: error: n: tasks 1,", "[a"])
 def test_output_of_slurm_is_read_in_time(piece: str) -> None:
     text = (piece * 65536)[:65536]
-    reader = Reader(Layout(((1, 1),), direct=False))
+    reader = OutputReader(Layout(((1, 1),), direct=False))
     assert seconds(lambda: list(reader.feed(f"0: {text}\n".encode()))) < SECONDS
     assert seconds(lambda: list(fields_of(text))) < SECONDS
 

@@ -150,7 +150,7 @@ def test_a_job_without_shared_storage_is_read_through_its_first_node(site: Site)
 INSIDE = """
 import os
 from dslaunch.slurm.client import here
-from dslaunch.slurm.inquiry import allocated, partition
+from dslaunch.slurm.node_discovery import allocated, partition
 cluster = allocated(here(), None)
 print([(node.host, node.slots) for node in cluster.nodes])
 print([(node.host, node.gpus) for node in partition(here(), "main").nodes])

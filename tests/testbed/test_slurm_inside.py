@@ -34,7 +34,7 @@ wait $launcher
 GIVEN = """\
 import os
 from dslaunch.slurm.client import here
-from dslaunch.slurm.inquiry import allocated, by_steps
+from dslaunch.slurm.node_discovery import allocated, by_steps
 print([(node.host, node.slots) for node in by_steps(here(), allocated(here(), None)).nodes])
 """
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dslaunch.lint import Remark
-    from dslaunch.slurm.launches import Reading
+    from dslaunch.slurm.training_commands import Reading
 
 
 def account(reading: Reading) -> Iterator[Remark]:

@@ -101,11 +101,11 @@ def _discover(
 
 
 def _partition(name: str, slots: int | None) -> str:
-    from dslaunch.slurm import inquiry
+    from dslaunch.slurm import node_discovery
     from dslaunch.slurm.client import here
     from dslaunch.slurm.partition import partition_file
 
-    return partition_file(inquiry.partition(here(), name), slots)
+    return partition_file(node_discovery.partition(here(), name), slots)
 
 
 def _read(path: Path, option: str) -> str:

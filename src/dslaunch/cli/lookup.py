@@ -38,9 +38,9 @@ def handles(runs: Iterable[LocalRun], named: str = "") -> list[RunHandle]:
     """Return what looks after runs of this machine; `named` is what the user wrote."""
     from dslaunch.run.ssh_run import SshRun
     from dslaunch.slurm.client import here
-    from dslaunch.slurm.slurm_run import JobName, Slurm, SlurmRun
+    from dslaunch.slurm.slurm_run import JobName, SharedClient, SlurmRun
 
-    slurm = Slurm(here())
+    slurm = SharedClient(here())
     job = JobName.parse(named)
     part = named if job is not None and job.part else ""
     return [

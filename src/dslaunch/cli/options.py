@@ -150,7 +150,7 @@ def open_cluster(path: Path | None) -> Cluster:
 def allocated(path: Path | None) -> Cluster:
     """The nodes and GPUs that SLURM gave, with all else as the cluster file has it, if there is
     one. Raises UsageError outside an allocation."""
-    from dslaunch.slurm import inquiry
+    from dslaunch.slurm import node_discovery
     from dslaunch.slurm.client import here
 
     try:
@@ -159,7 +159,7 @@ def allocated(path: Path | None) -> Cluster:
         if path is not None:
             raise
         cluster = None
-    return inquiry.allocated(here(), cluster)
+    return node_discovery.allocated(here(), cluster)
 
 
 def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
@@ -177,10 +177,10 @@ def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
     if way is None or way == cluster.transport:
         return cluster
     if way == srun.NAME:
-        from dslaunch.slurm import inquiry
+        from dslaunch.slurm import node_discovery
         from dslaunch.slurm.client import here
 
-        return inquiry.by_steps(here(), cluster)
+        return node_discovery.by_steps(here(), cluster)
     return replace(cluster, transport=way)
 
 

@@ -85,10 +85,10 @@ def _default(value: Any) -> str:
 def _run_section() -> str:
     from dslaunch.run.run_record import RunRecord
     from dslaunch.run.run_state import State
-    from dslaunch.slurm.failures import Failure
+    from dslaunch.slurm.query_failures import QueryFailure
 
     states = ", ".join(f"`{state}`" for state in State)
-    failures = ", ".join(f"`{failure.value}`" for failure in Failure)
+    failures = ", ".join(f"`{failure.value}`" for failure in QueryFailure)
     rows = {
         "run": "Its name.",
         "state": f"One of {states}.",

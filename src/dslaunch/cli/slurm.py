@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.render.batch import Batch, Origin
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.record import Record
-    from dslaunch.slurm.client import Client, RefusedError
+    from dslaunch.slurm.client import RefusedError, SlurmClient
     from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
     from dslaunch.slurm.missing import Missing
@@ -370,7 +370,7 @@ class SlurmRequest:
         return DslaunchError("\n".join(lines), hint=refusal.hint)
 
 
-def listening() -> Client:
+def listening() -> SlurmClient:
     """SLURM on this machine; what sbatch says though it takes a job is shown."""
     from dslaunch.slurm.client import here
 
@@ -378,7 +378,7 @@ def listening() -> Client:
 
 
 def _follow(
-    client: Client,
+    client: SlurmClient,
     made: Submitted,
     record: Record,
     screen: JsonScreen | TerminalScreen,
@@ -389,13 +389,13 @@ def _follow(
     and the job goes on."""
 
     from dslaunch.run.watch import Watch
+    from dslaunch.slurm.follow_signals import FollowSignals
     from dslaunch.slurm.job import follow
-    from dslaunch.slurm.wishes import Wishes
 
     ui.say(f"dslaunch: job {made.number} is submitted; run {made.directory.name}")
-    with Wishes(lambda: _cancel(client, made.job)) as wishes:
+    with FollowSignals(lambda: _cancel(client, made.job)) as signals:
         watch = Watch(screen, record)
-        outcome = follow(client, made, watch, ui.tell, until=lambda: wishes.leave)
+        outcome = follow(client, made, watch, ui.tell, until=lambda: signals.leave)
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
@@ -415,7 +415,7 @@ def _goes_on(made: Submitted, *, json: bool) -> None:
         ui.say(f"  {what:<10} dslaunch {command} {run}")
 
 
-def _cancel(client: Client, job: JobId) -> None:
+def _cancel(client: SlurmClient, job: JobId) -> None:
     try:
         client.cancel(job)
         ui.say(f"dslaunch: job {job.number} is being canceled; press Ctrl-C again to leave now")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from dslaunch.lint import Remark
-    from dslaunch.slurm.lint import Verdict
+    from dslaunch.slurm.lint import ScriptLint
 
 LARGEST = 4 * 1024 * 1024
 """Bytes; SLURM refuses scripts beyond max_script_size, 4 MiB by default (slurm.conf(5))."""
@@ -62,7 +62,7 @@ def slurm_lint(
         sys.exit(ConfigError.exit_code)
 
 
-def _judged(file: Path, fix: bool, ignore: Collection[str]) -> Verdict:
+def _judged(file: Path, fix: bool, ignore: Collection[str]) -> ScriptLint:
     text = options.read_text(file, LARGEST)
     verdict = _verdict(text, file, ignore)
     return _mend(file, text, verdict, ignore) if fix else verdict
@@ -72,7 +72,7 @@ def _directory_exists(directory: str) -> bool:
     return Path(directory).is_dir()
 
 
-def _verdict(text: str, file: Path, ignore: Collection[str]) -> Verdict:
+def _verdict(text: str, file: Path, ignore: Collection[str]) -> ScriptLint:
     from dslaunch.slurm.lint import lint_script
     from dslaunch.slurm.syntax import refusal
 
@@ -87,7 +87,7 @@ def _say_unchecked() -> None:
         ui.say("no bash 4 or newer here: whether bash takes the script was not checked")
 
 
-def _mend(file: Path, text: str, before: Verdict, ignore: Collection[str]) -> Verdict:
+def _mend(file: Path, text: str, before: ScriptLint, ignore: Collection[str]) -> ScriptLint:
     """Write the mended text, and say what is left."""
     from dslaunch.slurm.lint import fixed
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from dslaunch.render.node_text import Group
+from dslaunch.render.node_text import NodeGroup
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Placement, Slurm
@@ -67,7 +67,7 @@ def signal_option(slurm: Slurm) -> str:
     return f"{reservation}B:{rest.removeprefix('SIG')}"
 
 
-def grouped(batch: Batch) -> tuple[Group, ...]:
+def grouped(batch: Batch) -> tuple[NodeGroup, ...]:
     """The nodes by how many GPUs of which type they have: each is a component of the job.
 
     One per type and not per node, since each counts as a job for limits (SLURM's page on
@@ -81,6 +81,6 @@ def grouped(batch: Batch) -> tuple[Group, ...]:
     asked = batch.slurm.nodes
     most = int(asked.rpartition("-")[2]) if asked else None
     return tuple(
-        Group(slots, gpu, most or len(members), tuple(members))
+        NodeGroup(slots, gpu, most or len(members), tuple(members))
         for (slots, gpu), members in kinds.items()
     )

@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.,\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NodeEntry:
     """Nodes that are alike, as YAML has them."""
 
     host: str
@@ -29,7 +29,7 @@ def cluster_yaml(found: Discovered) -> str:
     """Write a commented cluster file; equal neighbours are one entry."""
     users, types = dict(found.users), dict(found.gpu_types)
     entries = [
-        Entry(
+        NodeEntry(
             host=yaml_text(fold_in_order([host for host, _ in alike])),
             slots=slots,
             user=yaml_text(user) if user else None,

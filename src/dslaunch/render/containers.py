@@ -38,7 +38,7 @@ INTO = "into_container"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ContainerEntry:
     """How a step gets into its container."""
 
     words: tuple[Word, ...] = ()
@@ -49,13 +49,13 @@ class Entry:
     """What every task runs on the node, outside; its parameters are the program inside."""
 
 
-def entry(container: Container | None, secrets: tuple[str, ...]) -> Entry:
+def entry(container: Container | None, secrets: tuple[str, ...]) -> ContainerEntry:
     """Return the way into a container; without one it is empty.
 
     Raises PlanError for what the runtime cannot do.
     """
     if container is None:
-        return Entry()
+        return ContainerEntry()
     found = list(inexpressible(container))
     if found:
         words = "; ".join(f"`{_dotted(path)}`: {what}" for path, what in found)
@@ -107,7 +107,7 @@ def _mounts(container: Container) -> list[_Mount]:
 # ---------------------------------------------------------------- runtimes of srun
 
 
-def _pyxis(container: Container, names: tuple[str, ...]) -> Entry:
+def _pyxis(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Give srun the options of the plugin (NVIDIA/pyxis v0.24.0, args.c, pyxis_slurmstepd.c).
 
     A variable of the job is there inside, but one of the image's has precedence, unless
@@ -121,17 +121,17 @@ def _pyxis(container: Container, names: tuple[str, ...]) -> Entry:
         f"--container-env={','.join(names)}",
         *container.options,
     )
-    return Entry(words, _hook_exports(container.gpu))
+    return ContainerEntry(words, _hook_exports(container.gpu))
 
 
-def _edf(container: Container, names: tuple[str, ...]) -> Entry:
+def _edf(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Name the environment definition file (eth-cscs/cscs-docs, container-engine/run.md).
 
     The container inherits the job's variables; those of the image, and the file's `[env]`, have
     precedence, and no option of srun changes that.
     """
     del names
-    return Entry((f"--environment={container.image}", *container.options))
+    return ContainerEntry((f"--environment={container.image}", *container.options))
 
 
 def _hook_exports(gpu: str | None) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _hook_exports(gpu: str | None) -> tuple[str, ...]:
 # ---------------------------------------------------------------- programs on the nodes
 
 
-def _apptainer(container: Container, names: tuple[str, ...]) -> Entry:
+def _apptainer(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (apptainer/apptainer v1.4.5, internal/pkg/util/env).
 
     A variable APPTAINERENV_X, SINGULARITYENV_X for `singularity`, becomes X inside, whatever the
@@ -180,7 +180,7 @@ def _bind(mount: _Mount) -> str:
     return mount.source if same else mount.colons
 
 
-def _enroot(container: Container, names: tuple[str, ...]) -> Entry:
+def _enroot(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NVIDIA/enroot v4.1.2, doc/cmd/start.md, src/runtime.sh).
 
     Inside, nothing is inherited but what `--env` names. It hands the values on in a file of one
@@ -195,7 +195,7 @@ def _enroot(container: Container, names: tuple[str, ...]) -> Entry:
         f'exec enroot start "${{words[@]}}" {image} "$@"',
     ]
     outside = _outside(lines)
-    return Entry(outside.words, _hook_exports(container.gpu), outside.text)
+    return ContainerEntry(outside.words, _hook_exports(container.gpu), outside.text)
 
 
 def _fstab(mount: _Mount) -> str:
@@ -209,7 +209,7 @@ def _fstab(mount: _Mount) -> str:
     return ":".join(written)
 
 
-def _shifter(container: Container, names: tuple[str, ...]) -> Entry:
+def _shifter(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NERSC/shifter 84b7d34, src/shifter.c, doc/modules.rst).
 
     The container inherits the job's variables; those of the image have precedence. GPUs come by a
@@ -224,10 +224,10 @@ def _shifter(container: Container, names: tuple[str, ...]) -> Entry:
         *(modules[container.gpu] if container.gpu else []),
         *container.options,
     )
-    return Entry(words)
+    return ContainerEntry(words)
 
 
-def _podman(container: Container, names: tuple[str, ...]) -> Entry:
+def _podman(container: Container, names: tuple[str, ...]) -> ContainerEntry:
     """Start the program on each node (NERSC/podman-hpc v1.1.4; podman-run(1)).
 
     Inside, nothing is inherited but what `--env` names; a name that ends with `*` stands for all
@@ -249,7 +249,7 @@ def _podman(container: Container, names: tuple[str, ...]) -> Entry:
         *container.options,
         container.image,
     )
-    return Entry(words)
+    return ContainerEntry(words)
 
 
 def _each_name(names: tuple[str, ...], line: str, *, one_line: str = "") -> list[str]:
@@ -271,12 +271,12 @@ def _each_name(names: tuple[str, ...], line: str, *, one_line: str = "") -> list
     ]
 
 
-def _outside(lines: list[str]) -> Entry:
+def _outside(lines: list[str]) -> ContainerEntry:
     words: tuple[Word, ...] = ("bash", "-c", (Var(INTO),), "dslaunch")
-    return Entry(words, text="\n".join(lines))
+    return ContainerEntry(words, text="\n".join(lines))
 
 
-_ENTRIES: dict[str, Callable[[Container, tuple[str, ...]], Entry]] = {
+_ENTRIES: dict[str, Callable[[Container, tuple[str, ...]], ContainerEntry]] = {
     "pyxis": _pyxis,
     "enroot": _enroot,
     "apptainer": _apptainer,

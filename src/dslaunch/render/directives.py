@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import PlanError
 from dslaunch.render.batch import Batch, job_name, signal_option
-from dslaunch.render.node_text import Group
+from dslaunch.render.node_text import NodeGroup
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Slurm
@@ -34,7 +34,7 @@ LONGEST_DIRECTIVE = 8000
 """Characters of one option, less than the buffer of sbatch (22.05, sbatch/opt.c, BUFSIZ)."""
 
 
-def directives(batch: Batch, groups: tuple[Group, ...]) -> Iterator[str]:
+def directives(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[str]:
     """What stands behind `#SBATCH`, in order; the user's own stand in the place of ours.
 
     They hold for every component: sbatch resets most options at each (22.05, src/common/
@@ -53,7 +53,7 @@ def directives(batch: Batch, groups: tuple[Group, ...]) -> Iterator[str]:
         yield from slurm.directives
 
 
-def step_tasks(batch: Batch, group: Group) -> tuple[str, ...]:
+def step_tasks(batch: Batch, group: NodeGroup) -> tuple[str, ...]:
     """The words by which srun starts our number of tasks where directives give the job another."""
     if "ntasks-per-node" not in batch.slurm.displaced:
         return ()
@@ -80,7 +80,7 @@ def _for_the_job(batch: Batch, options: dict[str, str]) -> Iterator[tuple[str, s
 
 
 def _for_the_group(
-    batch: Batch, group: Group, options: dict[str, str]
+    batch: Batch, group: NodeGroup, options: dict[str, str]
 ) -> Iterator[tuple[str, str | None]]:
     slurm = batch.slurm
     yield from _set(PLACES, options)
@@ -108,7 +108,7 @@ def output_pattern(slurm: Slurm) -> str:
     return slurm.output or ("%x-%A_%a.out" if "array" in dict(slurm.options) else "%x-%j.out")
 
 
-def _resources(slurm: Slurm, group: Group, more: str | None) -> Iterator[tuple[str, str]]:
+def _resources(slurm: Slurm, group: NodeGroup, more: str | None) -> Iterator[tuple[str, str]]:
     """The GPUs of each node, and `more` generic resources, such as local disks."""
     gpus = f"{group.gpu}:{group.slots}" if group.gpu else str(group.slots)
     gres = [f"gpu:{gpus}"] if slurm.gpus == "gres" else []

@@ -8,7 +8,7 @@ from dslaunch.launch.command import exports, quote, shell_line
 from dslaunch.launch.plan import RUN_DIRECTORY
 from dslaunch.plural import counted
 from dslaunch.render.launch import ranks_of
-from dslaunch.render.lines import directory
+from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

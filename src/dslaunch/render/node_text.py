@@ -12,7 +12,7 @@ from dslaunch.launch.command import Command, exports, quote, wrapped
 from dslaunch.launch.launchers import starts_python
 from dslaunch.launch.plan import RUN_DIRECTORY, node_environment
 from dslaunch.launch.slurm_step import Component, SlurmStep
-from dslaunch.render.lines import directory
+from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Container, Node, Placement
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes that are alike: the job, or one component of a heterogeneous job."""
 
     slots: int
@@ -51,12 +51,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class TaskContext:
     """What is known of the tasks of one group."""
 
     launch: Launch
-    group: Group
-    groups: tuple[Group, ...]
+    group: NodeGroup
+    groups: tuple[NodeGroup, ...]
     suffix: str = ""
     """What makes a node's name one of the fast network."""
     container: Container | None = None
@@ -80,7 +80,7 @@ class Seat:
         )
 
 
-def node_text(seat: Seat, notice: Notice | None) -> str:
+def node_text(seat: TaskContext, notice: Notice | None) -> str:
     """The text for `bash -c`, with no newline at the end."""
     launch, group, node = seat.launch, seat.group, seat.group.node
     start = launch.launcher.slurm_command(seat.step)
@@ -99,7 +99,7 @@ def node_text(seat: Seat, notice: Notice | None) -> str:
     return "\n".join(lines)
 
 
-def _arrived(seat: Seat) -> list[str]:
+def _arrived(seat: TaskContext) -> list[str]:
     """End the task when a variable that it needs did not get into its container."""
     if seat.container is None:
         return []
@@ -107,7 +107,7 @@ def _arrived(seat: Seat) -> list[str]:
     return [f': "${{{name}:?did not reach the container}}"' for name in names]
 
 
-def _versions(seat: Seat) -> list[str]:
+def _versions(seat: TaskContext) -> list[str]:
     """Print what runs, where that is Python."""
     if not starts_python(seat.launch.job):
         return []

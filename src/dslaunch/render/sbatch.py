@@ -20,9 +20,9 @@ from dslaunch.launch.command import Command, Var, exports, wrapped
 from dslaunch.launch.launchers import starts_python
 from dslaunch.render import supervised
 from dslaunch.render.batch import Batch, Origin, grouped, job_name, signal_name
-from dslaunch.render.containers import Entry, container_notes, entry
+from dslaunch.render.containers import ContainerEntry, container_notes, entry
 from dslaunch.render.directives import PARTS, directives, step_tasks
-from dslaunch.render.node_text import Group, Notice, Seat, node_text
+from dslaunch.render.node_text import NodeGroup, Notice, TaskContext, node_text
 from dslaunch.render.script_functions import (
     DECLARED,
     run_functions,
@@ -51,7 +51,7 @@ def sbatch(batch: Batch, template: Path | None = None) -> str:
     return render(template.name, directories=(template.parent,), **values(batch, groups))
 
 
-def values(batch: Batch, groups: tuple[Group, ...]) -> dict[str, Any]:
+def values(batch: Batch, groups: tuple[NodeGroup, ...]) -> dict[str, Any]:
     """What a template can use."""
     slurm, job = batch.slurm, batch.launch.job
     how = batch.supervised
@@ -113,7 +113,7 @@ def notes(batch: Batch) -> Iterator[str]:
 # ---------------------------------------------------------------- what cannot be
 
 
-def check(batch: Batch, groups: tuple[Group, ...]) -> None:
+def check(batch: Batch, groups: tuple[NodeGroup, ...]) -> None:
     """Raise PlanError for what cannot be."""
     name, launcher = batch.launch.job.launcher, batch.launch.launcher
     if batch.supervised is None and not launcher.has_slurm_command:
@@ -135,7 +135,7 @@ def check(batch: Batch, groups: tuple[Group, ...]) -> None:
         _check_alike(group)
 
 
-def _check_alike(group: Group) -> None:
+def _check_alike(group: NodeGroup) -> None:
     """SLURM gives any nodes of a kind, so that what one node alone needs cannot be met."""
     first = group.members[0].node
     for placement in group.members[1:]:
@@ -153,7 +153,7 @@ def _check_alike(group: Group) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodeScript:
     """What the nodes of one group run, as a variable of the script."""
 
     name: str
@@ -165,12 +165,12 @@ class Part:
     """The line that ends it, which is no line of the text."""
 
 
-def _parts(batch: Batch, groups: tuple[Group, ...]) -> Iterator[Part]:
+def _parts(batch: Batch, groups: tuple[NodeGroup, ...]) -> Iterator[NodeScript]:
     """What the nodes run; lines with which all components begin stand in a part of their own."""
     signal = signal_name(batch.slurm)
     notice = Notice(signal, batch.slurm.requeue or 0) if signal else None
     suffix = batch.slurm.master_suffix
-    seats = [Seat(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
+    seats = [TaskContext(batch.launch, g, groups, suffix, batch.slurm.container) for g in groups]
     texts = [node_text(seat, notice) for seat in seats]
     functions = task_functions(signal=signal is not None, python=starts_python(batch.launch.job))
     task = "rank" if batch.launch.launcher.task_per_rank else "node"
@@ -198,11 +198,11 @@ def _pass_on(signal: str | None) -> str:
     return f'kill -{signal} "$child"'
 
 
-def _part(name: str, who: str, first: str, text: str) -> Part:
+def _part(name: str, who: str, first: str, text: str) -> NodeScript:
     end = "END"
     while end in text.splitlines():
         end += "_"
-    return Part(name, who, first, text, end)
+    return NodeScript(name, who, first, text, end)
 
 
 def _common_beginning(texts: list[str]) -> str:
@@ -212,14 +212,14 @@ def _common_beginning(texts: list[str]) -> str:
     return "\n".join(column[0] for column in same)
 
 
-def _nodelists(groups: tuple[Group, ...]) -> str:
+def _nodelists(groups: tuple[NodeGroup, ...]) -> str:
     """SLURM's names of the job's nodes, folded, as shell text."""
     if len(groups) == 1:
         return "$SLURM_JOB_NODELIST"
     return ",".join(f"$SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(len(groups)))
 
 
-def _step(batch: Batch, groups: tuple[Group, ...], parts: list[Part]) -> str:
+def _step(batch: Batch, groups: tuple[NodeGroup, ...], parts: list[NodeScript]) -> str:
     """The srun command. `--export=ALL` holds also where the job was submitted with NONE.
 
     It takes the CPUs over from sbatch except in SLURM 22.05 and 23.02 (which read
@@ -244,7 +244,7 @@ def _step(batch: Batch, groups: tuple[Group, ...], parts: list[Part]) -> str:
     return " : \\\n  ".join(components)
 
 
-def _entry(batch: Batch) -> Entry:
+def _entry(batch: Batch) -> ContainerEntry:
     return entry(batch.slurm.container, tuple(s.name for s in batch.launch.job.secrets))
 
 
@@ -261,7 +261,7 @@ def _origin(origin: Origin | None) -> Origin | None:
     return origin and Origin(file=one_line(origin.file), command=one_line(origin.command))
 
 
-def _title(batch: Batch, groups: tuple[Group, ...]) -> str:
+def _title(batch: Batch, groups: tuple[NodeGroup, ...]) -> str:
     kinds = " + ".join(f"{g.nodes} x {g.slots}" for g in groups)
     one_node = len(groups) == 1 and groups[0].nodes == 1
     count = str(groups[0].slots) if one_node else kinds

@@ -15,7 +15,7 @@ from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Var, Word, at_home, quote, wrapped
 from dslaunch.launch.program import kind_flag
 from dslaunch.render.batch import Batch, grouped, signal_name
-from dslaunch.render.lines import directory
+from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job

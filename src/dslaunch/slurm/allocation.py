@@ -20,7 +20,7 @@ _INDEXES = re.compile(r"(?:^|,)gpu(?::[\w.-]{1,64})?:[0-9]{1,9}\(IDX:([0-9,-]+)\
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AllocatedNode:
     """What an allocation gives on one node."""
 
     host: str
@@ -30,7 +30,7 @@ class Given:
     """How many GPUs the allocation has there; None: SLURM does not say."""
 
 
-def given(environ: Mapping[str, str], detail: str = "") -> tuple[Given, ...]:
+def allocated_nodes(environ: Mapping[str, str], detail: str = "") -> tuple[AllocatedNode, ...]:
     """The nodes of the allocation that we are in, in SLURM's order, so that the first is master.
 
     `detail` is what `scontrol --details show job` says, where there is an scontrol: which GPUs of
@@ -38,7 +38,7 @@ def given(environ: Mapping[str, str], detail: str = "") -> tuple[Given, ...]:
     or run lengths such as `2(x3),1`. Raises UsageError outside an allocation.
     """
     indexes = gpu_indexes(detail)
-    found: list[Given] = []
+    found: list[AllocatedNode] = []
     for group in _groups(environ):
         folded = environ.get(f"SLURM_JOB_NODELIST{group}") or environ.get(f"SLURM_NODELIST{group}")
         if not folded:
@@ -51,7 +51,7 @@ def given(environ: Mapping[str, str], detail: str = "") -> tuple[Given, ...]:
         for host, count in zip(hosts, counts, strict=True):
             known = indexes.get(host)
             numbered = tuple(range(count)) if count else None
-            found.append(Given(host, known or numbered, len(known) if known else None))
+            found.append(AllocatedNode(host, known or numbered, len(known) if known else None))
     return tuple(found)
 
 
@@ -143,7 +143,7 @@ def _expanded(folded: str) -> tuple[str, ...]:
         raise UsageError(f"SLURM's list of nodes: {error}") from None
 
 
-def in_allocation(cluster: Cluster, nodes: tuple[Given, ...]) -> Cluster:
+def in_allocation(cluster: Cluster, nodes: tuple[AllocatedNode, ...]) -> Cluster:
     """The cluster file with the nodes that SLURM gave in the place of its own.
 
     A node that the file names keeps what the file says of it; another is like the first, but for
@@ -152,7 +152,7 @@ def in_allocation(cluster: Cluster, nodes: tuple[Given, ...]) -> Cluster:
     known = {node.host: node for node in cluster.nodes}
     like = replace(cluster.nodes[0], address=None, spare=False)
 
-    def node(one: Given) -> Node:
+    def node(one: AllocatedNode) -> Node:
         base = known.get(one.host) or replace(like, host=one.host)
         slots = one.slots or base.slots
         return replace(base, slots=slots, spare=False, step_gpus=one.gpus)
@@ -160,7 +160,7 @@ def in_allocation(cluster: Cluster, nodes: tuple[Given, ...]) -> Cluster:
     return replace(cluster, nodes=tuple(map(node, nodes)))
 
 
-def bare_cluster(nodes: tuple[Given, ...], name: str = "slurm") -> Cluster:
+def bare_cluster(nodes: tuple[AllocatedNode, ...], name: str = "slurm") -> Cluster:
     """A cluster of an allocation, where there is no file. Raises UsageError without slots."""
     unknown = [one.host for one in nodes if one.slots is None]
     if unknown:

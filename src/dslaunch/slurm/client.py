@@ -20,8 +20,8 @@ from dslaunch.slurm.answers import (
     parse_columns,
     parse_json,
 )
-from dslaunch.slurm.failures import Failure, UnknownNow, is_forgotten, without_accounting
 from dslaunch.slurm.identity import SCRIPT, JobId, Whose, proven_by_starts, seen, whose
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow, is_forgotten, without_accounting
 from dslaunch.slurm.refusal import Refusal, read_said, why_refused
 from dslaunch.slurm.states import FINAL, GONE, JobInfo, fields_of
 
@@ -74,10 +74,10 @@ def run_command(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> 
         ) from None
     except OSError as error:  # such as a process limit of this machine
         words = f"{argv[0]} cannot be started: {error.strerror}"
-        raise UnknownNow(Failure.BUSY, words) from None
+        raise UnknownNow(QueryFailure.BUSY, words) from None
     except subprocess.TimeoutExpired:
         words = f"{argv[0]} did not answer within {COMMAND_TIMEOUT:.0f} s"
-        raise UnknownNow(Failure.TIMEOUT, words) from None
+        raise UnknownNow(QueryFailure.TIMEOUT, words) from None
     seconds = time.monotonic() - began
     _log.info("ran", argv=argv, code=done.returncode, seconds=seconds)
     # not as text: the columns of squeue are counted in bytes, and newlines may not change
@@ -95,7 +95,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class SlurmClient:
     """SLURM as its commands show it."""
 
     environ: Mapping[str, str]
@@ -156,7 +156,7 @@ class Client:
         if proven_by_starts(job, info, self._all_starts(job)):
             return True
         raise UnknownNow(
-            Failure.UNPROVEN,
+            QueryFailure.UNPROVEN,
             f"job {job} may be a requeue of this run's job, or another job that got its number",
         )
 
@@ -179,10 +179,10 @@ class Client:
         try:
             records = parse_json(done.out) if has_json else parse_columns(done.out)
         except InvalidAnswer as error:
-            raise UnknownNow(Failure.CUT_ANSWER, str(error)) from None
+            raise UnknownNow(QueryFailure.CUT_ANSWER, str(error)) from None
         mine = [info for info in records if job.number in (info.job, info.array, info.leader)]
         if not mine:
-            raise UnknownNow(Failure.CUT_ANSWER, "the answer of squeue does not have the job")
+            raise UnknownNow(QueryFailure.CUT_ANSWER, "the answer of squeue does not have the job")
         return tuple(replace(info, cluster=job.cluster) for info in mine)
 
     def _has_json(self) -> bool:
@@ -239,7 +239,7 @@ class Client:
         try:
             return parse_accounting(done.out, delimiter)
         except InvalidAnswer as error:
-            raise UnknownNow(Failure.CUT_ANSWER, str(error)) from None
+            raise UnknownNow(QueryFailure.CUT_ANSWER, str(error)) from None
 
     def sacct(self, number: str, cluster: str, fields: str, *options: str) -> Done:
         """Ask the accounting about every start of a job. Raises ToolMissingError, UnknownNow."""
@@ -267,7 +267,8 @@ class Client:
         last = {start.job: start for start in self.starts(job)}
         if any(start.state not in FINAL for start in last.values()):
             raise UnknownNow(
-                Failure.NO_END, f"the controller does not know job {job}; it has no recorded end"
+                QueryFailure.NO_END,
+                f"the controller does not know job {job}; it has no recorded end",
             )
         return tuple(last.values())
 
@@ -290,9 +291,9 @@ def not_in_vain(script: str) -> tuple[str, ...]:
     return ("--kill-on-invalid-dep=yes",) if depends and not says else ()
 
 
-def here(environ: Mapping[str, str] | None = None) -> Client:
+def here(environ: Mapping[str, str] | None = None) -> SlurmClient:
     """SLURM on this machine."""
-    return Client(dict(os.environ if environ is None else environ))
+    return SlurmClient(dict(os.environ if environ is None else environ))
 
 
 def gone(number: str) -> JobInfo:

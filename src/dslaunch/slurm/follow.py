@@ -10,16 +10,16 @@ from pathlib import Path
 
 from dslaunch.errors import DslaunchError, ToolMissingError
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, gone
-from dslaunch.slurm.failures import Failure, UnknownNow
+from dslaunch.slurm.client import SlurmClient, gone
 from dslaunch.slurm.identity import JobId, seen
 from dslaunch.slurm.nodes import node_names
-from dslaunch.slurm.observed import Cut, Observed
 from dslaunch.slurm.output import FarTail, Layout
-from dslaunch.slurm.pace import Pace
+from dslaunch.slurm.output_evidence import Cut, OutputEvidence
+from dslaunch.slurm.poll_interval import PollInterval
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.stream import Stream
-from dslaunch.slurm.verdict import Aftermath, Verdict, decide, why_waiting
+from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide, why_waiting
 from dslaunch.slurm.verdict_text import cut_words, ended
 from dslaunch.slurm.waiting import Estimates
 
@@ -38,7 +38,7 @@ SOON_HERE = 5.0
 class Following:
     """A job as it is seen from here."""
 
-    client: Client
+    client: SlurmClient
     job: JobId
     layout: Layout
     watch: Watch
@@ -52,10 +52,10 @@ class Following:
     """By the path of the output."""
     told: dict[str, str] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=Estimates)
-    unknown: Failure | None = None
+    unknown: QueryFailure | None = None
     """Why the state cannot be told now; None: it can."""
     unknown_told: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    poll: PollInterval = field(default_factory=PollInterval)
     note: Callable[[JobId], None] = lambda job: None
     """Told when the job was seen with another submission time, so that it is recognized later."""
 
@@ -69,7 +69,7 @@ class Following:
             if clock() >= ask_at:
                 self.ask()
                 now = clock()
-                ask_at = now + self.pace.wait(now - began, random.random())
+                ask_at = now + self.poll.wait(now - began, random.random())
             if self.over:
                 return self._finished(clock)
             if not busy:
@@ -98,7 +98,7 @@ class Following:
             return
         if self.unknown is not None:
             self.tell("SLURM answers again")
-        self.unknown, self.pace = None, Pace()
+        self.unknown, self.poll = None, PollInterval()
         job = seen(self.job, found)
         if job != self.job:
             self.job = job
@@ -113,8 +113,8 @@ class Following:
 
     def _tell_unknown(self, error: UnknownNow | ToolMissingError) -> None:
         """Say it once, when the reason changes, and when it has lasted long."""
-        code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
-        self.pace = self.pace.failed()
+        code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
+        self.poll = self.poll.failed()
         now = time.monotonic()
         lasts_long = now - self.unknown_told >= TELL_AGAIN
         if code is not self.unknown or lasts_long:
@@ -128,7 +128,7 @@ class Following:
         busy = [stream.read() for stream in self.streams.values()]
         return any(busy)
 
-    def verdicts(self, after: Mapping[str, Aftermath], own_uid: int) -> tuple[Verdict, ...]:
+    def verdicts(self, after: Mapping[str, EndDetails], own_uid: int) -> tuple[JobVerdict, ...]:
         """How each job, task or component ended; `after` by the job's number."""
         found = []
         for info in self.jobs.values():
@@ -137,7 +137,7 @@ class Following:
                 info,
                 observed=self.observed(info),
                 root=stream.root if stream else None,
-                after=after.get(info.job, Aftermath()),
+                after=after.get(info.job, EndDetails()),
                 own_uid=own_uid,
             )
             found.append(verdict)
@@ -149,10 +149,10 @@ class Following:
         if stream is not None and not stream.tail.seen and stream.far is None:
             stream.replay(lines)
 
-    def observed(self, info: JobInfo) -> Observed:
+    def observed(self, info: JobInfo) -> OutputEvidence:
         """What the output says of a job's last start."""
         stream = self.stream_of(info)
-        return stream.observed if stream else Observed()
+        return stream.observed if stream else OutputEvidence()
 
     def complete(self) -> None:
         """Add the tasks of an array that SLURM forgot before they were seen."""
@@ -198,7 +198,7 @@ class Following:
     def _note_requeue(self, info: JobInfo, stream: Stream) -> None:
         """Say why a start ended; the next one has nothing to do with what it has told."""
         stream.read()  # a start that was over before anybody asked may have left its last words
-        if stream.observed == Observed() and stream.root is None:
+        if stream.observed == OutputEvidence() and stream.root is None:
             return
         cut = stream.observed.cut
         if cut not in (None, Cut.REQUEUED):
@@ -289,4 +289,4 @@ def state_reason(info: JobInfo) -> str:
         return why_waiting(info.reason)
     if not info.over:
         return ""
-    return ended(decide(info, observed=Observed(), root=None, after=Aftermath(), own_uid=-1))
+    return ended(decide(info, observed=OutputEvidence(), root=None, after=EndDetails(), own_uid=-1))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.lint import Remark
-from dslaunch.slurm.launches import Reading
 from dslaunch.slurm.rules.master import addresses, expansions_of, ports
 from dslaunch.slurm.rules.ranks import RANKS
+from dslaunch.slurm.training_commands import Reading
 
 
 def ranks_on_nodes(reading: Reading) -> Iterator[Remark]:

@@ -19,7 +19,7 @@ from dslaunch.cluster.sbatch_options import (
     SBATCH_VALUES,
     named,
 )
-from dslaunch.slurm.words import Literal, Word
+from dslaunch.slurm.shell_words import Literal, Word
 
 
 def _letters(text: str) -> dict[str, str]:

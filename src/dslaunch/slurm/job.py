@@ -15,10 +15,11 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.record import RESULT, write_private
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.aftermath import aftermath, waits_for_accounting
-from dslaunch.slurm.client import Client, gone
+from dslaunch.slurm.client import SlurmClient, gone
+from dslaunch.slurm.end_details import end_details, waits_for_accounting
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.identity import JobId, seen
+from dslaunch.slurm.identity_file import seen_identity, write_identity
 from dslaunch.slurm.job_files import (
     Written,
     completed,
@@ -26,10 +27,9 @@ from dslaunch.slurm.job_files import (
     read_written,
     with_cause,
 )
-from dslaunch.slurm.last_seen import last_seen, note_seen
 from dslaunch.slurm.output import Layout
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.verdict import Ending, Verdict
+from dslaunch.slurm.verdict import Ending, JobVerdict
 from dslaunch.slurm.verdict_text import outcome_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Submitted:
 
 
 def follow(
-    client: Client,
+    client: SlurmClient,
     made: Submitted,
     watch: Watch,
     tell: Callable[[str], None],
@@ -82,7 +82,7 @@ def judged(following: Following, made: Submitted) -> Outcome:
     return stopped(outcome, made.directory)
 
 
-def verdicts(following: Following, made: Submitted) -> tuple[Verdict, ...]:
+def verdicts(following: Following, made: Submitted) -> tuple[JobVerdict, ...]:
     """Return how a job that is over ended, and what explains it: one verdict per task."""
     following.complete()
     own_uid = os.geteuid()
@@ -93,7 +93,7 @@ def verdicts(following: Following, made: Submitted) -> tuple[Verdict, ...]:
             following.replay(following.jobs[number], written.evidence)
     wait = waits_for_accounting()
     after = {
-        number: aftermath(
+        number: end_details(
             following.client,
             following.job,
             info,
@@ -127,10 +127,10 @@ def submitted(directory: Path, record: JobRecord) -> Submitted:
         user=record.user,
     )
     layout = Layout(record.groups, record.direct, record.elastic, record.supervised)
-    return Submitted(last_seen(directory, job), record.output, layout, directory)
+    return Submitted(seen_identity(directory, job), record.output, layout, directory)
 
 
-def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:
+def stand(client: SlurmClient, made: Submitted) -> tuple[JobInfo, ...]:
     """How a recorded job stands. Raises UnknownNow.
 
     The end is written down once it is seen, since SLURM forgets it.
@@ -138,7 +138,7 @@ def stand(client: Client, made: Submitted) -> tuple[JobInfo, ...]:
     found = client.jobs(made.job)
     now = seen(made.job, found)
     if now != made.job:
-        note_seen(made.directory, now)
+        write_identity(made.directory, now)
     jobs = found or (gone(made.number),)
     if not all(info.over for info in jobs):
         return jobs
@@ -171,7 +171,7 @@ def stopped(ended: Outcome, directory: Path) -> Outcome:
 
 
 def end_gently(
-    client: Client,
+    client: SlurmClient,
     job: JobId,
     grace: float,
     *,
@@ -216,7 +216,10 @@ class Nowhere:
 
 
 def following_of(
-    client: Client, made: Submitted, watch: Watch, tell: Callable[[str], None] = lambda words: None
+    client: SlurmClient,
+    made: Submitted,
+    watch: Watch,
+    tell: Callable[[str], None] = lambda words: None,
 ) -> Following:
     """What follows a submitted job."""
     return Following(
@@ -226,5 +229,5 @@ def following_of(
         watch=watch,
         tell=tell,
         output=made.output,
-        note=lambda job: note_seen(made.directory, job),
+        note=lambda job: write_identity(made.directory, job),
     )

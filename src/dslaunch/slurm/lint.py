@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from dslaunch.lint import Remark, in_order, mended, mentions, screened
 from dslaunch.slurm.good_practice import GOOD_PRACTICE
-from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.rules.syntax import refused
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.syntax import Refusal
+from dslaunch.slurm.syntax import SyntaxFault
+from dslaunch.slurm.training_commands import read_launches
 
 ROUNDS = 5
 """How often a mended text is looked at again: mending one thing can show another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScriptLint:
     """What there is to say about a script."""
 
     remarks: tuple[Remark, ...]
@@ -33,9 +33,9 @@ def lint_script(
     text: str,
     file: str = "-",
     directory_exists: Callable[[str], bool] = lambda _: True,
-    refusal: Refusal | None = None,
+    refusal: SyntaxFault | None = None,
     ignore: Collection[str] = (),
-) -> Verdict:
+) -> ScriptLint:
     """Read a batch script. `directory_exists` is asked about the directories of its output files,
     as seen from where it is submitted; `refusal` is why bash does not take it. Left out are the
     rules of `ignore` and those that comments in the script name."""
@@ -47,7 +47,7 @@ def lint_script(
     good = _once(remark for rule in GOOD_PRACTICE for remark in rule(reading))
     said = mentions(text)
     found = screened(remarks, file=file, known=rules().names, ignore=ignore, said=said)
-    return Verdict(found.kept, in_order(good), found.ignored)
+    return ScriptLint(found.kept, in_order(good), found.ignored)
 
 
 def _once(remarks: Iterable[Remark]) -> list[Remark]:

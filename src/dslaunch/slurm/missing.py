@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dslaunch.render.batch import Batch
 
 
-class Need(StrEnum):
+class FilePurpose(StrEnum):
     """What a file is for."""
 
     SCRIPT = "script"
@@ -36,7 +36,7 @@ class Need(StrEnum):
 class Missing:
     """A file that a job needs and that is not there."""
 
-    need: Need
+    need: FilePurpose
     name: str
     """As it is written."""
     path: Path
@@ -55,7 +55,9 @@ def missing(batch: Batch, is_missing: Looks) -> tuple[Missing, ...]:
     inside = batch.slurm.container.workdir if batch.slurm.container else None
     found = (
         # `setup` runs outside of the container
-        Missing(need, name, _place(workdir if need is Need.SETUP else inside or workdir, name))
+        Missing(
+            need, name, _place(workdir if need is FilePurpose.SETUP else inside or workdir, name)
+        )
         for need, name in _needs(batch)
     )
     return tuple(dict.fromkeys(one for one in found if _seen(batch, one) and is_missing(one.path)))
@@ -65,27 +67,27 @@ def _place(workdir: str, name: str) -> Path:
     return Path(workdir, Path(name).expanduser() if name.startswith("~/") else name)
 
 
-def _needs(batch: Batch) -> Iterator[tuple[Need, str]]:
+def _needs(batch: Batch) -> Iterator[tuple[FilePurpose, str]]:
     job = batch.launch.job
     if job.kind == "script" or (job.kind == "command" and "/" in job.program):
-        yield Need.SCRIPT, job.program
+        yield FilePurpose.SCRIPT, job.program
     for placement in batch.launch.placements:
         python = placement.node.python or ""
         if "/" in python:
-            yield Need.INTERPRETER, python
+            yield FilePurpose.INTERPRETER, python
         for file in _sourced(placement.node.activate or ""):
-            yield Need.ACTIVATE, file
+            yield FilePurpose.ACTIVATE, file
     for line in batch.slurm.setup:
         for file in _sourced(line):
-            yield Need.SETUP, file
+            yield FilePurpose.SETUP, file
     yield from _configs(job)
 
 
-def _configs(job: Job) -> Iterator[tuple[Need, str]]:
+def _configs(job: Job) -> Iterator[tuple[FilePurpose, str]]:
     """DeepSpeed also takes a config that is encoded in the argument itself, which is no path."""
     found = find_config(job.args)
     if found is not None and found.path.endswith(SUFFIXES):
-        yield Need.DEEPSPEED_CONFIG, found.path
+        yield FilePurpose.DEEPSPEED_CONFIG, found.path
 
 
 _CONDITIONS = frozenset(
@@ -107,7 +109,7 @@ def _sourced(line: str) -> tuple[str, ...]:
 def _seen(batch: Batch, one: Missing) -> bool:
     """Whether the job looks for a file where this machine does: not in a container's own files."""
     container = batch.slurm.container
-    if container is None or one.need is Need.SETUP:
+    if container is None or one.need is FilePurpose.SETUP:
         return True
     mounts = (mount.split(":") for mount in container.mounts)
     same = (source for source, *target in mounts if not target or target[0] == source)

@@ -66,7 +66,7 @@ class Layout:
 
 
 @dataclass(slots=True)
-class Reader:
+class OutputReader:
     """Turns the job's output into pieces with a host and a rank."""
 
     layout: Layout
@@ -187,7 +187,7 @@ def _torch_end(host: str, told: Mapping[str, str]) -> Iterator[Event]:
 # ---------------------------------------------------------------- where it is
 
 
-class Source(Protocol):
+class OutputSource(Protocol):
     """Something that output is read from as it grows."""
 
     def read(self) -> bytes:

@@ -17,7 +17,7 @@ LONGEST_LINE = 1000
 """Characters of one of them that are kept."""
 
 
-class Reason(StrEnum):
+class Refused(StrEnum):
     """Why SLURM did not take a job."""
 
     PARTITION = "unknown-partition"
@@ -68,51 +68,51 @@ class Explanation:
 
 
 EXPLANATIONS = {
-    Reason.PARTITION: Explanation(
+    Refused.PARTITION: Explanation(
         "there is no such partition", ("partition",), "`sinfo -s` lists them"
     ),
-    Reason.NO_PARTITION: Explanation(
+    Refused.NO_PARTITION: Explanation(
         "no partition is requested, and the site has no default one",
         ("partition",),
         "set `slurm.partition`; `sinfo -s` lists them",
     ),
-    Reason.PARTITION_GROUP: Explanation(
+    Refused.PARTITION_GROUP: Explanation(
         "only members of certain groups may use this partition", ("partition",)
     ),
-    Reason.PARTITION_DOWN: Explanation(
+    Refused.PARTITION_DOWN: Explanation(
         "this partition takes no jobs now", ("partition",), "`sinfo -s` shows its state"
     ),
-    Reason.PARTITION_NODES: Explanation(
+    Refused.PARTITION_NODES: Explanation(
         "the requested nodes are not in this partition", ("nodelist", "partition")
     ),
-    Reason.ACCOUNT: Explanation(
+    Refused.ACCOUNT: Explanation(
         "this account may not use this partition",
         ("account", "partition"),
         "`sacctmgr show associations user=$USER` lists yours",
     ),
-    Reason.QOS: Explanation("there is no such quality of service for you", ("qos",)),
-    Reason.QOS_THRESHOLD: Explanation(
+    Refused.QOS: Explanation("there is no such quality of service for you", ("qos",)),
+    Refused.QOS_THRESHOLD: Explanation(
         "the account has used up what this quality of service allows", ("qos", "account")
     ),
-    Reason.POLICY: Explanation(
+    Refused.POLICY: Explanation(
         "a limit of the account or quality of service is reached", ("account", "qos")
     ),
-    Reason.TIME: Explanation(
+    Refused.TIME: Explanation(
         "the time limit is more than the partition gives, or none is given where one must be",
         ("time", "partition"),
         "`sinfo -o '%P %l'` shows how much each gives",
     ),
-    Reason.NO_TIME: Explanation(
+    Refused.NO_TIME: Explanation(
         "the site requires a time limit", ("time",), "set `slurm.time`, such as 2:00:00"
     ),
-    Reason.NODE_COUNT: Explanation(
+    Refused.NODE_COUNT: Explanation(
         "the partition does not give so many nodes, or so few", ("nodes", "partition")
     ),
-    Reason.NODE_NAME: Explanation("there is no such node", ("nodelist", "exclude")),
-    Reason.NODE_UNAVAILABLE: Explanation(
+    Refused.NODE_NAME: Explanation("there is no such node", ("nodelist", "exclude")),
+    Refused.NODE_UNAVAILABLE: Explanation(
         "a requested node is down, drained or reserved", ("nodelist",)
     ),
-    Reason.CONFIGURATION: Explanation(
+    Refused.CONFIGURATION: Explanation(
         "no nodes of the partition have what is requested",
         (
             "nodes",
@@ -129,43 +129,43 @@ EXPLANATIONS = {
         ),
         "`sinfo -o '%P %D %c %m %G %f'` shows what nodes there are",
     ),
-    Reason.CPUS: Explanation(
+    Refused.CPUS: Explanation(
         "no node has so many CPUs", ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node")
     ),
-    Reason.MEMORY: Explanation(
+    Refused.MEMORY: Explanation(
         "no node has so much memory",
         ("mem", "mem-per-cpu", "mem-per-gpu"),
         "`mem: 0` is all that a node has",
     ),
-    Reason.GRES: Explanation(
+    Refused.GRES: Explanation(
         "this site does not accept GPUs requested this way",
         ("gres", "gpus-per-node", "gpus", "gpus-per-task"),
         "`sinfo -o %G` shows what the nodes have; `slurm.gpus: none` requests none",
     ),
-    Reason.TASKS: Explanation(
+    Refused.TASKS: Explanation(
         "the number of tasks does not fit", ("ntasks", "ntasks-per-node", "nodes")
     ),
-    Reason.FEATURE: Explanation("no node has this feature", ("constraint", "prefer")),
-    Reason.RESERVATION: Explanation("there is no such reservation now", ("reservation",)),
-    Reason.RESERVATION_ACCESS: Explanation("this reservation is for others", ("reservation",)),
-    Reason.DEPENDENCY: Explanation("there is no such job to wait for", ("dependency",)),
-    Reason.ARRAY: Explanation("the array is not valid", ("array",)),
-    Reason.WCKEY: Explanation("this workload key is not yours", ("wckey",)),
-    Reason.LICENSES: Explanation("there are no such licenses", ("licenses",)),
-    Reason.ACCESS: Explanation(
+    Refused.FEATURE: Explanation("no node has this feature", ("constraint", "prefer")),
+    Refused.RESERVATION: Explanation("there is no such reservation now", ("reservation",)),
+    Refused.RESERVATION_ACCESS: Explanation("this reservation is for others", ("reservation",)),
+    Refused.DEPENDENCY: Explanation("there is no such job to wait for", ("dependency",)),
+    Refused.ARRAY: Explanation("the array is not valid", ("array",)),
+    Refused.WCKEY: Explanation("this workload key is not yours", ("wckey",)),
+    Refused.LICENSES: Explanation("there are no such licenses", ("licenses",)),
+    Refused.ACCESS: Explanation(
         "you may not use this", ("partition", "account", "qos", "reservation")
     ),
-    Reason.SUBMISSIONS: Explanation("the site takes no jobs now"),
-    Reason.UNKNOWN_OPTION: Explanation("sbatch has no such option"),
-    Reason.OPTION_VALUE: Explanation("sbatch cannot read the value of this option"),
-    Reason.OPTIONS: Explanation("these options exclude each other"),
-    Reason.CONTROLLER: Explanation(
+    Refused.SUBMISSIONS: Explanation("the site takes no jobs now"),
+    Refused.UNKNOWN_OPTION: Explanation("sbatch has no such option"),
+    Refused.OPTION_VALUE: Explanation("sbatch cannot read the value of this option"),
+    Refused.OPTIONS: Explanation("these options exclude each other"),
+    Refused.CONTROLLER: Explanation(
         "SLURM's controller does not answer", (), "try again; `scontrol ping` asks it"
     ),
-    Reason.AUTHENTICATION: Explanation(
+    Refused.AUTHENTICATION: Explanation(
         "SLURM cannot authenticate you from this host", (), "`munge -n | unmunge` tests it"
     ),
-    Reason.NO_SLURM: Explanation(
+    Refused.NO_SLURM: Explanation(
         "sbatch cannot reach a SLURM controller from this host",
         (),
         "run it where sbatch works, on a login node",
@@ -173,82 +173,88 @@ EXPLANATIONS = {
 }
 
 _CAUSES = {
-    "Invalid partition name specified": Reason.PARTITION,
-    "No partition specified or system default partition": Reason.NO_PARTITION,
-    "User's group not permitted to use this partition": Reason.PARTITION_GROUP,
-    "Required partition not available (inactive or drain)": Reason.PARTITION_DOWN,
-    "Partition in DOWN state": Reason.PARTITION_DOWN,
-    "Requested partition configuration not available now": Reason.PARTITION_DOWN,
-    "Requested nodes not in this partition": Reason.PARTITION_NODES,
-    "Invalid account or account/partition combination specified": Reason.ACCOUNT,
+    "Invalid partition name specified": Refused.PARTITION,
+    "No partition specified or system default partition": Refused.NO_PARTITION,
+    "User's group not permitted to use this partition": Refused.PARTITION_GROUP,
+    "Required partition not available (inactive or drain)": Refused.PARTITION_DOWN,
+    "Partition in DOWN state": Refused.PARTITION_DOWN,
+    "Requested partition configuration not available now": Refused.PARTITION_DOWN,
+    "Requested nodes not in this partition": Refused.PARTITION_NODES,
+    "Invalid account or account/partition combination specified": Refused.ACCOUNT,
     "Multiple partition job request not supported when a partition is set in the association": (
-        Reason.ACCOUNT
+        Refused.ACCOUNT
     ),
-    "Invalid qos specification": Reason.QOS,
-    "Requested account has breached requested QOS usage threshold": Reason.QOS_THRESHOLD,
-    "MaxJobCount limit reached": Reason.SUBMISSIONS,
-    "System submissions disabled": Reason.SUBMISSIONS,
-    "Requested time limit is invalid (missing or exceeds some limit)": Reason.TIME,
-    "Time limit specification required, but not provided": Reason.NO_TIME,
-    "Node count specification invalid": Reason.NODE_COUNT,
-    "Invalid node name specified": Reason.NODE_NAME,
-    "Required node not available (down, drained or reserved)": Reason.NODE_UNAVAILABLE,
-    "Requested node configuration is not available": Reason.CONFIGURATION,
-    "More processors requested than permitted": Reason.CPUS,
-    "CPU count specification invalid": Reason.CPUS,
-    "Memory required by task is not available": Reason.MEMORY,
-    "Invalid generic resource (gres) specification": Reason.GRES,
-    "Duplicate generic resource (gres) specification": Reason.GRES,
-    "Invalid GRES specification (with and without type identification)": Reason.GRES,
-    "Requested GRES option unsupported by configured SelectType plugin": Reason.GRES,
-    "Invalid Trackable RESource (TRES) specification": Reason.GRES,
-    "Task count specification invalid": Reason.TASKS,
-    "Invalid feature specification": Reason.FEATURE,
-    "Invalid preferred feature specification": Reason.FEATURE,
-    "Requested reservation is invalid": Reason.RESERVATION,
-    "Requested reservation not usable now": Reason.RESERVATION,
-    "Requested reservation is in use": Reason.RESERVATION,
-    "Access denied to requested reservation": Reason.RESERVATION_ACCESS,
-    "Job dependency problem": Reason.DEPENDENCY,
-    "Circular job dependency": Reason.DEPENDENCY,
-    "Invalid job array specification": Reason.ARRAY,
-    "Invalid wckey specification": Reason.WCKEY,
-    "Invalid license specification": Reason.LICENSES,
-    "Licenses currently unavailable": Reason.LICENSES,  # 23.02
-    "Access/permission denied": Reason.ACCESS,
-    "Socket timed out on send/recv operation": Reason.CONTROLLER,
-    "Zero Bytes were transmitted or received": Reason.CONTROLLER,
-    "Rate limit exceeded, please retry momentarily": Reason.CONTROLLER,  # 23.02
-    "Rate limit exceeded, please retry later": Reason.CONTROLLER,  # 26.05
-    "Slurm backup controller in standby mode": Reason.CONTROLLER,
-    "Controller is in standby mode, try a different controller": Reason.CONTROLLER,
-    "Unable to connect to database": Reason.CONTROLLER,
-    "Communication connection failure": Reason.CONTROLLER,
-    "Connection refused": Reason.CONTROLLER,
-    "Resource temporarily unavailable": Reason.CONTROLLER,
-    "Protocol authentication error": Reason.AUTHENTICATION,
+    "Invalid qos specification": Refused.QOS,
+    "Requested account has breached requested QOS usage threshold": Refused.QOS_THRESHOLD,
+    "MaxJobCount limit reached": Refused.SUBMISSIONS,
+    "System submissions disabled": Refused.SUBMISSIONS,
+    "Requested time limit is invalid (missing or exceeds some limit)": Refused.TIME,
+    "Time limit specification required, but not provided": Refused.NO_TIME,
+    "Node count specification invalid": Refused.NODE_COUNT,
+    "Invalid node name specified": Refused.NODE_NAME,
+    "Required node not available (down, drained or reserved)": Refused.NODE_UNAVAILABLE,
+    "Requested node configuration is not available": Refused.CONFIGURATION,
+    "More processors requested than permitted": Refused.CPUS,
+    "CPU count specification invalid": Refused.CPUS,
+    "Memory required by task is not available": Refused.MEMORY,
+    "Invalid generic resource (gres) specification": Refused.GRES,
+    "Duplicate generic resource (gres) specification": Refused.GRES,
+    "Invalid GRES specification (with and without type identification)": Refused.GRES,
+    "Requested GRES option unsupported by configured SelectType plugin": Refused.GRES,
+    "Invalid Trackable RESource (TRES) specification": Refused.GRES,
+    "Task count specification invalid": Refused.TASKS,
+    "Invalid feature specification": Refused.FEATURE,
+    "Invalid preferred feature specification": Refused.FEATURE,
+    "Requested reservation is invalid": Refused.RESERVATION,
+    "Requested reservation not usable now": Refused.RESERVATION,
+    "Requested reservation is in use": Refused.RESERVATION,
+    "Access denied to requested reservation": Refused.RESERVATION_ACCESS,
+    "Job dependency problem": Refused.DEPENDENCY,
+    "Circular job dependency": Refused.DEPENDENCY,
+    "Invalid job array specification": Refused.ARRAY,
+    "Invalid wckey specification": Refused.WCKEY,
+    "Invalid license specification": Refused.LICENSES,
+    "Licenses currently unavailable": Refused.LICENSES,  # 23.02
+    "Access/permission denied": Refused.ACCESS,
+    "Socket timed out on send/recv operation": Refused.CONTROLLER,
+    "Zero Bytes were transmitted or received": Refused.CONTROLLER,
+    "Rate limit exceeded, please retry momentarily": Refused.CONTROLLER,  # 23.02
+    "Rate limit exceeded, please retry later": Refused.CONTROLLER,  # 26.05
+    "Slurm backup controller in standby mode": Refused.CONTROLLER,
+    "Controller is in standby mode, try a different controller": Refused.CONTROLLER,
+    "Unable to connect to database": Refused.CONTROLLER,
+    "Communication connection failure": Refused.CONTROLLER,
+    "Connection refused": Refused.CONTROLLER,
+    "Resource temporarily unavailable": Refused.CONTROLLER,
+    "Protocol authentication error": Refused.AUTHENTICATION,
 }
 """The texts of SLURM's error codes."""
 
 _PATTERNS = (
-    (r"Job violates accounting/QOS policy\b.*", Reason.POLICY),
-    (r"Requested time limit is invalid\b.*", Reason.TIME),
-    (r"Unable to contact slurm controller\b.*", Reason.CONTROLLER),
-    (r"Unable to establish controller\b.*", Reason.CONTROLLER),
-    (r"Could not establish a configuration source", Reason.NO_SLURM),
-    (r"unrecognized option .*|invalid option -- .*", Reason.UNKNOWN_OPTION),
-    (r"option .* is ambiguous.*", Reason.UNKNOWN_OPTION),
-    (r"Invalid directive found in batch script: .*", Reason.UNKNOWN_OPTION),
-    (r"option .* requires an argument|option .* doesn't allow an argument", Reason.OPTION_VALUE),
-    (r"Invalid (?:--)?[a-z-]+ (?:specification|argument\b.*|value\b.*)", Reason.OPTION_VALUE),
-    (r"Invalid node list specified", Reason.NODE_NAME),
-    (r"invalid number of (?:tasks|nodes|cpus per task) .*", Reason.OPTION_VALUE),
-    (r".*--.*(?:mutually exclusive|incompatible).*", Reason.OPTIONS),
-    (r".*--.*(?:can not have|Inconsistent values).*", Reason.OPTIONS),
+    (r"Job violates accounting/QOS policy\b.*", Refused.POLICY),
+    (r"Requested time limit is invalid\b.*", Refused.TIME),
+    (r"Unable to contact slurm controller\b.*", Refused.CONTROLLER),
+    (r"Unable to establish controller\b.*", Refused.CONTROLLER),
+    (r"Could not establish a configuration source", Refused.NO_SLURM),
+    (r"unrecognized option .*|invalid option -- .*", Refused.UNKNOWN_OPTION),
+    (r"option .* is ambiguous.*", Refused.UNKNOWN_OPTION),
+    (r"Invalid directive found in batch script: .*", Refused.UNKNOWN_OPTION),
+    (
+        r"option .* requires an argument|option .* doesn't allow an argument",
+        Refused.OPTION_VALUE,
+    ),
+    (
+        r"Invalid (?:--)?[a-z-]+ (?:specification|argument\b.*|value\b.*)",
+        Refused.OPTION_VALUE,
+    ),
+    (r"Invalid node list specified", Refused.NODE_NAME),
+    (r"invalid number of (?:tasks|nodes|cpus per task) .*", Refused.OPTION_VALUE),
+    (r".*--.*(?:mutually exclusive|incompatible).*", Refused.OPTIONS),
+    (r".*--.*(?:can not have|Inconsistent values).*", Refused.OPTIONS),
 )
 _DETAILS = {
-    "CPU count per node can not be satisfied": Reason.CPUS,
-    "Memory specification can not be satisfied": Reason.MEMORY,
+    "CPU count per node can not be satisfied": Refused.CPUS,
+    "Memory specification can not be satisfied": Refused.MEMORY,
 }
 """What the controller adds to `Requested node configuration is not available`."""
 
@@ -304,7 +310,7 @@ def _words(line: str) -> str:
 class Refusal:
     """Why SLURM did not take a job."""
 
-    reason: Reason
+    reason: Refused
     sentences: tuple[str, ...]
     """What was said of it: first the site's own lines, then SLURM's. Never empty."""
     options: tuple[str, ...] = ()
@@ -342,23 +348,23 @@ def why_refused(said: str) -> Refusal:
         sentences = read.notices or ("sbatch gave no reason",)
         cause = sentences[-1].rpartition(" error: ")[2]
     reason = _reason(cause)
-    if reason is Reason.CONFIGURATION:
+    if reason is Refused.CONFIGURATION:
         detailed = (_DETAILS[line] for line in read.notices if line in _DETAILS)
         reason = next(detailed, reason)
     return Refusal(reason, sentences, _options(reason, cause))
 
 
-def _reason(cause: str) -> Reason:
+def _reason(cause: str) -> Refused:
     if cause in _CAUSES:
         return _CAUSES[cause]
     fitting = (reason for pattern, reason in _PATTERNS if re.fullmatch(pattern, cause, re.S))
-    return next(fitting, Reason.UNKNOWN)
+    return next(fitting, Refused.UNKNOWN)
 
 
-def _options(reason: Reason, cause: str) -> tuple[str, ...]:
+def _options(reason: Refused, cause: str) -> tuple[str, ...]:
     """The options to blame: those that the reason always concerns, else those that SLURM names."""
     known = EXPLANATIONS.get(reason, Explanation("")).options
-    if known or reason is Reason.UNKNOWN:
+    if known or reason is Refused.UNKNOWN:
         return known
     valued = _VALUED.match(cause)
     named = [valued[1]] if valued else _NAMED.findall(cause)

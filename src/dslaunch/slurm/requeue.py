@@ -13,11 +13,11 @@ from dslaunch.slurm.nodes import node_names
 from dslaunch.slurm.states import fields_of, given, whole_number
 
 if TYPE_CHECKING:
-    from dslaunch.slurm.client import Client
+    from dslaunch.slurm.client import SlurmClient
 
 
 def requeue_without(
-    client: Client, nodes: Sequence[str], most: int, say: Callable[[str], None]
+    client: SlurmClient, nodes: Sequence[str], most: int, say: Callable[[str], None]
 ) -> None:
     """Requeue the job that we are in, unless it was `most` times, and exclude nodes from its next
     start; `say` what was done.
@@ -55,13 +55,13 @@ def _spared_by_term() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _excluded(client: Client, job: str) -> tuple[str, ...]:
+def _excluded(client: SlurmClient, job: str) -> tuple[str, ...]:
     """The nodes that the job does without already."""
     said = _scontrol(client, "--oneliner", "show", "job", job)
     return node_names(given(fields_of(said).get("ExcNodeList", "")))
 
 
-def _scontrol(client: Client, *words: str) -> str:
+def _scontrol(client: SlurmClient, *words: str) -> str:
     """What scontrol says of the cluster that we are in. Raises DslaunchError."""
     done = client.run(["scontrol", *words], "", client.asking)
     if done.code:

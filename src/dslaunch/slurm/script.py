@@ -11,8 +11,16 @@ from itertools import chain
 
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.slurm.grammar import SBATCH, Option, options_of
-from dslaunch.slurm.shell import expansion_commands, inner_commands, read
-from dslaunch.slurm.words import Assignment, Command, Expansion, Literal, Piece, Text, Word
+from dslaunch.slurm.shell_parser import expansion_commands, inner_commands, read
+from dslaunch.slurm.shell_words import (
+    Assignment,
+    Expansion,
+    Literal,
+    Piece,
+    ShellCommand,
+    ShellText,
+    Word,
+)
 
 DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)")
 BLOCK = re.compile(r"(?<!\$)\{%[^{}]*%\}")
@@ -30,7 +38,7 @@ After that variables stay as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DirectiveLine:
     """One `#SBATCH` line."""
 
     place: int
@@ -51,12 +59,12 @@ class Script:
     directory_exists: Callable[[str], bool]
     """Whether a directory is there, seen from where the job is submitted."""
     begins: list[int] = field(init=False)
-    lines: tuple[Line, ...] = field(init=False)
-    late: tuple[Line, ...] = field(init=False)
+    lines: tuple[DirectiveLine, ...] = field(init=False)
+    late: tuple[DirectiveLine, ...] = field(init=False)
     """Those that SLURM does not read, since commands come first."""
-    commands: list[Command] = field(init=False)
+    commands: list[ShellCommand] = field(init=False)
     """Those that may run in a job, in the order of the text."""
-    functions: dict[str, list[Command]] = field(init=False)
+    functions: dict[str, list[ShellCommand]] = field(init=False)
     """The commands of each function that the batch script's own shell may call."""
     assigned: dict[str, list[Assignment]] = field(init=False)
     blanked: bool = field(init=False, default=False)
@@ -69,7 +77,7 @@ class Script:
         self.text = _glued(self.text)
         self.begins = [0, *(match.end() for match in re.finditer("\n", self.text))]
         for_shell = self.interpreter in SHELLS  # a batch script may be Python, too
-        every = read(Text.of_file(self.text)) if for_shell else []
+        every = read(ShellText.of_file(self.text)) if for_shell else []
         first = min((c.place for c in every), default=len(self.text))
         quoted = [extent for command in every for extent in _extents(command)]
         sent = _sent_functions(every)
@@ -172,7 +180,7 @@ class Script:
     # ------------------------------------------------------------ commands and variables
 
     @cached_property
-    def every_command(self) -> tuple[Command, ...]:
+    def every_command(self) -> tuple[ShellCommand, ...]:
         """The script's own commands, and those within `$(...)`."""
         own = ((command, *inner_commands(command)) for command in self.commands)
         return tuple(chain.from_iterable(own))
@@ -297,7 +305,7 @@ class Script:
                         yield result
 
 
-def _document(expansion: Expansion) -> Text | None:
+def _document(expansion: Expansion) -> ShellText | None:
     """The here-document of `$(cat <<END ...)`, which is all that comes of it."""
     if "<<" not in expansion.raw:
         return None
@@ -313,7 +321,7 @@ def _glued(text: str) -> str:
     return INSERTED.sub(lambda match: re.sub(r"\s", "_", match[0]), text)
 
 
-def _sent_functions(commands: list[Command]) -> set[str]:
+def _sent_functions(commands: list[ShellCommand]) -> set[str]:
     """The functions that other shells get, by `export -f` or `declare -f`: what they do happens
     on the nodes."""
     defined = {command.function for command in commands}
@@ -326,20 +334,20 @@ def _sent_functions(commands: list[Command]) -> set[str]:
     return sent
 
 
-def _extents(command: Command) -> Iterator[tuple[int, int]]:
+def _extents(command: ShellCommand) -> Iterator[tuple[int, int]]:
     """Where a command's words and its here-document are: a `#` in there begins no comment."""
     yield command.place, command.end
     if command.document is not None:
         yield command.document.places[0], command.document.places[-1]
 
 
-def directive_line(directive: str) -> tuple[str, Line]:
+def directive_line(directive: str) -> tuple[str, DirectiveLine]:
     """Read what stands behind one `#SBATCH`; the line's places are those in the text beside it."""
     text = f"#SBATCH {directive}"
     return text, _line(text, 0)
 
 
-def _line(text: str, begin: int) -> Line:
+def _line(text: str, begin: int) -> DirectiveLine:
     end = text.find("\n", begin)
     end = len(text) if end < 0 else end
     words, cut = _directive_words(text, begin + len("#SBATCH"), end)
@@ -350,7 +358,7 @@ def _line(text: str, begin: int) -> Line:
         options += found
         strays += words[used : used + 1]
         words = words[used + 1 :]
-    return Line(begin, end, tuple(options), tuple(strays), cut)
+    return DirectiveLine(begin, end, tuple(options), tuple(strays), cut)
 
 
 def _directive_words(text: str, at: int, end: int) -> tuple[list[Word], int]:

@@ -14,8 +14,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
 from dslaunch.run.watch import Screen, Watch
-from dslaunch.slurm.client import Client
-from dslaunch.slurm.failures import OF_THE_JOB, Failure, UnknownNow
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.job import (
     Submitted,
     end_gently,
@@ -26,6 +25,7 @@ from dslaunch.slurm.job import (
     stand,
     submitted,
 )
+from dslaunch.slurm.query_failures import OF_THE_JOB, QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.verdict import state_of
 
@@ -74,10 +74,10 @@ class JobName:
 
 
 @dataclass(frozen=True, slots=True)
-class Slurm:
+class SharedClient:
     """SLURM as several runs ask it: a cluster that does not answer is asked once."""
 
-    client: Client
+    client: SlurmClient
     failed: dict[str, DslaunchError] = field(default_factory=dict)
     """By the SLURM cluster."""
 
@@ -87,7 +87,7 @@ class SlurmRun:
     """A run that is a SLURM job."""
 
     local: LocalRun
-    slurm: Slurm
+    slurm: SharedClient
     part: str = ""
     """The task or component by which it was named; empty: it was named as a whole."""
 
@@ -161,7 +161,7 @@ class SlurmRun:
 
     def _unknown(self, error: DslaunchError) -> RunStatus:
         """The status of a job of which SLURM does not tell how it stands."""
-        code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
+        code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
         return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
     def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:

@@ -1,11 +1,7 @@
-"""Where the rules are from. Facts about SLURM were tried on version 22.05.8."""
+"""Where several rules are from. Facts about SLURM were tried on version 22.05.8."""
 
 SBATCH = "SLURM, sbatch(1)"
-SPANK = "SLURM, spank(7): options that plugins add"
-SBATCH_EXPORT = "SLURM, sbatch(1), --export; SmartSim pull request 104"
-SBATCH_SIGNAL = "SLURM, sbatch(1), --signal"
 SBATCH_OUTPUT = "SLURM, sbatch(1), --output and --open-mode"
-SBATCH_DIRECTORY = "SLURM, CHANGELOG of 23.02: directories of output files are created"
 SBATCH_VARIABLES = "SLURM, sbatch(1), output environment variables"
 SRUN_CPUS = (
     "SLURM, release notes of 22.05 (SLURM_CPUS_PER_TASK no longer read) and 23.11 (read again);"
@@ -14,30 +10,13 @@ SRUN_CPUS = (
 SRUN_KILL = (
     "SLURM, srun(1), --kill-on-bad-exit; stas00/ml-engineering, orchestration/slurm/launchers"
 )
-GPUS_PER_TASK = "NVIDIA/pyxis issue 73; Lightning issue 16828"
 EXPANSION = "stas00/ml-engineering, orchestration/slurm; huggingface/accelerate issues 1645, 2816"
 HEAD = "POSIX, Shell Command Language, 2.9.2; bash(1), pipefail; stas00/ml-engineering"
-FALLBACK = "pith-train pull request 91"
-HOSTNAME = "Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)"
-NODELIST = "SLURM, scontrol(1), show hostnames; sbatch(1), SLURM_JOB_NODELIST"
 TORCHRUN = "PyTorch, torch.distributed.run: --nnodes, --master-addr, --rdzv-endpoint"
-TORCHRUN_RANK = "PyTorch, torch.distributed.run, --node-rank; pytorch issue 137402"
-TORCHRUN_ID = "PyTorch, torchrun (elastic launch), --rdzv-id"
 TORCHRUN_ALIAS = (
     "pytorch issue 73656; torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"
 )
-TORCHRUN_SIGNALS = "PyTorch, torch.distributed.run, --signals-to-handle; pytorch issue 154849"
-TORCH_LAUNCH = "PyTorch, torch.distributed.launch: deprecated in favour of torchrun"
-ARGPARSE = "Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes"
-PORT = "Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering"
-DEEPSPEED = "DeepSpeed, launcher/runner.py, --no_ssh"
 ACCELERATE = "Accelerate, accelerate launch: --num_machines, --machine_rank, --main_process_ip"
-PIPEFAIL = "bash(1), pipelines and pipefail"
-BASH_SPLIT = "bash(1), arrays: ${NAME[@]}; word splitting"
-BASH_SYNTAX = "bash(1), -n"
 BASH_WAIT = "bash(1), wait"
-BASH_TRAP = "bash(1), signals: a trap runs when the command in the foreground has ended"
 REQUEUE = "SLURM, scontrol(1), requeue; sbatch(1), SLURM_RESTART_COUNT; TorchX slurm_scheduler.py"
 GRES = "SLURM, gres.html; awsome-distributed-ai issue 71"
-LIMITS = "dslaunch, slurm/script.py: MOST_EXPANDED"
-CUDA = "ray-project/ray issue 61073"

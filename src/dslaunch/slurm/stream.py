@@ -11,8 +11,8 @@ from dslaunch.node.frames import NO_RANK, Output
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.observed import SLURM, Observed, Starts
-from dslaunch.slurm.output import Layout, Reader, RootCauses, Source, Tail, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, OutputSource, RootCauses, Tail, task_ends
+from dslaunch.slurm.output_evidence import SLURM, OutputEvidence, Starts
 
 
 @dataclass(slots=True)
@@ -20,13 +20,13 @@ class Stream:
     """One output file: of a job, or of a task of an array."""
 
     tail: Tail
-    reader: Reader
+    reader: OutputReader
     watch: Watch
     starts: Starts
     causes: RootCauses = field(default_factory=RootCauses)
-    far: Source | None = None
+    far: OutputSource | None = None
     """Reads the file through the job where it is not on this machine."""
-    errors: tuple[Tail, Reader] | None = None
+    errors: tuple[Tail, OutputReader] | None = None
     """The file of the standard error, where it is another one."""
     since: float | None = None
     """When the job's start was noticed, by the monotonic clock."""
@@ -35,13 +35,13 @@ class Stream:
     def of(cls, path: str, layout: Layout, watch: Watch, error: str = "") -> Stream:
         """Return the stream of a file that may not be there yet, and of that of the standard error
         if it has its own."""
-        stream = cls(Tail(Path(path)), Reader(layout), watch, Starts(layout))
+        stream = cls(Tail(Path(path)), OutputReader(layout), watch, Starts(layout))
         if error:
-            stream.errors = Tail(Path(error)), Reader(layout)
+            stream.errors = Tail(Path(error)), OutputReader(layout)
         return stream
 
     @property
-    def observed(self) -> Observed:
+    def observed(self) -> OutputEvidence:
         """What the last start's lines say of the job."""
         return self.starts.last
 

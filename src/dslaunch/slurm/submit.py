@@ -15,7 +15,7 @@ from dslaunch.run.launch import cluster_json, new_run_id, open_record
 from dslaunch.run.record import CLUSTER, Record, runs_directory
 from dslaunch.run.run_record import FILE, JobRecord, RunRecord
 from dslaunch.run.secret import read_secrets
-from dslaunch.slurm.client import Client
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.environment import submit_environment, withheld
 from dslaunch.slurm.identity import JobId
 from dslaunch.slurm.job import Submitted, submitted
@@ -36,7 +36,7 @@ def layout_of(batch: Batch) -> Layout:
 
 
 def submit(
-    client: Client, script: str, batch: Batch, cluster: Cluster, environ: Mapping[str, str]
+    client: SlurmClient, script: str, batch: Batch, cluster: Cluster, environ: Mapping[str, str]
 ) -> tuple[Submitted, Record]:
     """Submit a script and write down what is needed to find the job again.
 
@@ -82,7 +82,7 @@ def submit(
     return submitted(record.directory, job_record), record
 
 
-def _first(client: Client, job: JobId) -> tuple[JobId, str]:
+def _first(client: SlurmClient, job: JobId) -> tuple[JobId, str]:
     """The job with its time, and the path of its output, if SLURM says them at once."""
     try:
         job, found = client.submitted(job)

@@ -20,7 +20,7 @@ CLEAN = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SyntaxFault:
     """Why bash does not take a script."""
 
     line: int
@@ -33,7 +33,7 @@ def can_be_asked() -> bool:
     return _version() >= OLDEST
 
 
-def refusal(text: str) -> Refusal | None:
+def refusal(text: str) -> SyntaxFault | None:
     """Ask `bash -n`. None where bash takes the script, or cannot be asked: it is missing, older
     than 4.0, or needs more than SECONDS."""
     done = _bash(["-n"], text)
@@ -43,7 +43,7 @@ def refusal(text: str) -> Refusal | None:
     if found is None:
         return None
     printable = "".join(char if char.isprintable() else "?" for char in found[2])
-    return Refusal(int(found[1]), printable[:LONGEST])
+    return SyntaxFault(int(found[1]), printable[:LONGEST])
 
 
 def _version() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
-from dslaunch.slurm.observed import LaunchError, MemoryExceeded, Observed
+from dslaunch.slurm.output_evidence import LaunchError, MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo
 
 # ---------------------------------------------------------------- why it waits
@@ -168,7 +168,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Aftermath:
+class EndDetails:
     """What SLURM tells about the end of a job besides its state; all of it may be unknown."""
 
     canceled_by: Account | None = None
@@ -182,7 +182,7 @@ class Aftermath:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobVerdict:
     """How one job, or one task of an array, ended, and why."""
 
     code: Ending
@@ -233,14 +233,19 @@ class Verdict:
 
 
 def decide(
-    info: JobInfo, *, observed: Observed, root: Outcome | None, after: Aftermath, own_uid: int
-) -> Verdict:
+    info: JobInfo,
+    *,
+    observed: OutputEvidence,
+    root: Outcome | None,
+    after: EndDetails,
+    own_uid: int,
+) -> JobVerdict:
     """Return how a job ended. `observed` and `root` are of the last start that is in the output."""
     start = max(info.restarts + 1, observed.start or 1)
     if observed.start is not None and observed.start < start:
-        observed, root = Observed(), None  # the last start has written nothing
+        observed, root = OutputEvidence(), None  # the last start has written nothing
     code = _ending(info, observed, root, after, own_uid)
-    verdict = Verdict(
+    verdict = JobVerdict(
         code=code,
         job=info.job,
         exit_code=_exit_code(code, info),
@@ -270,7 +275,7 @@ def decide(
 
 
 def _ending(
-    info: JobInfo, observed: Observed, root: Outcome | None, after: Aftermath, own_uid: int
+    info: JobInfo, observed: OutputEvidence, root: Outcome | None, after: EndDetails, own_uid: int
 ) -> Ending:
     if info.reason == NEVER:
         return Ending.NEVER_STARTED
@@ -284,7 +289,7 @@ def _ending(
     return _BY_STATE.get(info.state, Ending.OTHER)
 
 
-def _failure(info: JobInfo, observed: Observed, root: Outcome | None) -> Ending:
+def _failure(info: JobInfo, observed: OutputEvidence, root: Outcome | None) -> Ending:
     failed_rank = root is not None and root.cause is not None
     if info.signal == IO_ERROR:
         return Ending.OUTPUT_NOT_OPENED
@@ -303,7 +308,7 @@ def _failure(info: JobInfo, observed: Observed, root: Outcome | None) -> Ending:
     return Ending.FAILED
 
 
-def _launch_ending(observed: Observed) -> Ending:
+def _launch_ending(observed: OutputEvidence) -> Ending:
     first = observed.launch[0].error
     endings = {
         LaunchError.PROLOG: Ending.PROLOG_FAILED,
@@ -312,7 +317,7 @@ def _launch_ending(observed: Observed) -> Ending:
     return endings.get(first, Ending.LAUNCH_FAILED)
 
 
-def _cancellation(after: Aftermath, own_uid: int) -> Ending:
+def _cancellation(after: EndDetails, own_uid: int) -> Ending:
     """A job that may not be requeued is canceled by SLURM, as root, when a prolog fails."""
     if after.prolog:
         return Ending.PROLOG_FAILED
@@ -332,11 +337,11 @@ def _exit_code(code: Ending, info: JobInfo) -> int:
     return 1
 
 
-def _launch_node(observed: Observed) -> str:
+def _launch_node(observed: OutputEvidence) -> str:
     return next((failed.host for failed in observed.launch if failed.host), "")
 
 
-def _with_memory(verdict: Verdict, observed: Observed, after: Aftermath) -> Verdict:
+def _with_memory(verdict: JobVerdict, observed: OutputEvidence, after: EndDetails) -> JobVerdict:
     """The output is preferred: it names the first, accounting the one that used most."""
     told = [found for found in (*observed.memory, after.memory) if found is not None]
     found = next((one for one in told if one.host), None)
@@ -353,10 +358,10 @@ def _with_memory(verdict: Verdict, observed: Observed, after: Aftermath) -> Verd
     )
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
+def worst(verdicts: Sequence[JobVerdict]) -> JobVerdict:
     """Return the one that counts for the whole: an array fails if any of its tasks does."""
 
-    def badness(verdict: Verdict) -> tuple[int, int]:
+    def badness(verdict: JobVerdict) -> tuple[int, int]:
         unknown = verdict.code in (Ending.GONE, Ending.OTHER)
         known_failure = not unknown and verdict.code is not Ending.SUCCEEDED
         rank = 2 if known_failure and not verdict.interrupted else 1

@@ -8,17 +8,17 @@ from dataclasses import replace
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.outcome_text import describe, signal_name
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.slurm.observed import Cut
-from dslaunch.slurm.verdict import IO_ERROR, Account, Ending, Verdict, worst
+from dslaunch.slurm.output_evidence import Cut
+from dslaunch.slurm.verdict import IO_ERROR, Account, Ending, JobVerdict, worst
 
 
-def message(verdict: Verdict) -> str:
+def message(verdict: JobVerdict) -> str:
     """Return the verdict in one line: which job, how it ended, where, at which start."""
     again = f", at start {verdict.start}" if verdict.start > 1 else ""
     return f"job {verdict.name} {ended(verdict)}{again}"
 
 
-def ended(verdict: Verdict) -> str:
+def ended(verdict: JobVerdict) -> str:
     """Return how the job ended, without its name: `was preempted by another job`."""
     if verdict.code is Ending.FAILED:
         return _failed(verdict)
@@ -85,7 +85,7 @@ _HINTS = {
 }
 
 
-def hint(verdict: Verdict) -> str | None:
+def hint(verdict: JobVerdict) -> str | None:
     """Return what to do about it; None: nothing in general."""
     return _HINTS.get(verdict.code)
 
@@ -104,7 +104,7 @@ _CUT_WORDS: Mapping[Cut, str] = {
 }
 
 
-def outcome_of(verdicts: Sequence[Verdict]) -> Outcome:
+def outcome_of(verdicts: Sequence[JobVerdict]) -> Outcome:
     """Return the outcome of a run: that of its worst job, with the verdicts of all as data."""
     counts = worst(verdicts)
     tasks = tuple(verdict.as_dict() for verdict in verdicts)
@@ -131,13 +131,13 @@ def outcome_of(verdicts: Sequence[Verdict]) -> Outcome:
     return failed
 
 
-def _failed(verdict: Verdict) -> str:
+def _failed(verdict: JobVerdict) -> str:
     if verdict.root is not None:
         return "failed"
     return f"failed: {describe(verdict.exit_code, None)}"
 
 
-def _out_of_memory(verdict: Verdict) -> str:
+def _out_of_memory(verdict: JobVerdict) -> str:
     what = f"step {verdict.step}" if verdict.step else "it"
     if verdict.ranks:
         many = len(verdict.ranks) > 1

@@ -21,7 +21,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports, RunStatus
 from dslaunch.slurm import client
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 
 JOB = {"job": "12", "groups": [[2, 1]], "direct": True, "submitted": SUBMITTED}
 CLUSTER = """\
@@ -148,7 +148,7 @@ def test_a_job_of_slurm_is_kept_unless_slurm_says_that_it_is_over(
     def slurm(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         return Done(0, "slurm 22.05.8\n", "") if "--version" in argv else answer
 
-    monkeypatch.setattr(client, "here", lambda: Client({}, slurm))
+    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, slurm))
     records.add("job", days=40, slurm=JOB)
     clean.clean(older="30d")
     assert bool(records.left) is (why is not None)

@@ -19,7 +19,7 @@ from dslaunch.run.run_record import FILE
 from dslaunch.run.run_state import State
 from dslaunch.run.status import Reports
 from dslaunch.slurm import client
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.slurm_run import JobName
 
 LATER = 5000.0
@@ -115,7 +115,7 @@ class Site:
 
 def asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[RunHandle]:
     """The runs of this machine, at a site that answers so."""
-    monkeypatch.setattr(client, "here", lambda: Client({}, site))
+    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, site))
     return lookup.handles(local_runs(os.environ).started)
 
 
@@ -178,7 +178,7 @@ def test_a_part_of_a_job_is_not_stopped_with_the_whole(
     state_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(state_directory, "1122-101010-a-0001", "12", 1.0)
-    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(0, row(), ""))))
+    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, Site(Done(0, row(), ""))))
     for part in ("12_3", "12+1"):
         with pytest.raises(UsageError, match="is a part of run 1122-101010-a-0001"):
             lookup.find(part, None).stop(None, "me")
@@ -192,7 +192,7 @@ def test_runs_of_both_kinds_have_one_shape_in_json(
     file = state_directory / "runs/1122-101010-b-0002" / FILE
     ssh = {**json.loads(file.read_text()), "slurm": None}
     file.write_text(json.dumps(ssh))
-    monkeypatch.setattr(client, "here", lambda: Client({}, Site(Done(0, row(), ""))))
+    monkeypatch.setattr(client, "here", lambda: SlurmClient({}, Site(Done(0, row(), ""))))
     shapes = {
         tuple(sorted(run.summary(Reports()).as_dict()))
         for run in lookup.handles(local_runs(os.environ).started)

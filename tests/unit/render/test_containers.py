@@ -13,7 +13,7 @@ from dslaunch.cluster.model import Container
 from dslaunch.cluster.runtimes import ABILITIES, inexpressible
 from dslaunch.errors import PlanError
 from dslaunch.launch.command import Command, Word
-from dslaunch.render.containers import Entry, container_notes, entry
+from dslaunch.render.containers import ContainerEntry, container_notes, entry
 
 IMAGE = "nvcr.io#nvidia/pytorch:24.12-py3"
 SECRETS = ("HF_TOKEN",)
@@ -21,7 +21,7 @@ OUTSIDE = ("apptainer", "singularity", "enroot")
 """Runtimes that a text starts on the node, since only there every task's variables are known."""
 
 
-def into(runtime: str, **given: object) -> Entry:
+def into(runtime: str, **given: object) -> ContainerEntry:
     container = Container(runtime, IMAGE)
     return entry(replace(container, **given), SECRETS)  # type: ignore[arg-type]
 
@@ -30,13 +30,13 @@ def shell(words: tuple[Word, ...]) -> str:
     return Command(words).shell()
 
 
-def told(found: Entry) -> str:
+def told(found: ContainerEntry) -> str:
     """All that a runtime is given, as shell text."""
     return shell(found.words) + found.text
 
 
 def test_a_job_without_a_container_is_started_as_it_is() -> None:
-    assert entry(None, SECRETS) == Entry()
+    assert entry(None, SECRETS) == ContainerEntry()
 
 
 # ---------------------------------------------------------------- images, mounts, options

@@ -9,16 +9,16 @@ import pytest
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import DslaunchError, ToolMissingError, UsageError
 from dslaunch.slurm.allocation import (
-    Given,
+    AllocatedNode,
+    allocated_nodes,
     bare_cluster,
     file_of,
-    given,
     gpu_indexes,
     in_allocation,
     seen_by_steps,
 )
-from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import allocated, by_steps
+from dslaunch.slurm.client import Done, SlurmClient
+from dslaunch.slurm.node_discovery import allocated, by_steps
 
 NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 
@@ -37,7 +37,7 @@ NODES = {"SLURM_JOB_NODELIST": "n[1-2]"}
 def test_slots_are_the_gpus_else_the_tasks(
     more: dict[str, str], slots: tuple[int | None, ...]
 ) -> None:
-    found = given(NODES | more)
+    found = allocated_nodes(NODES | more)
     assert [g.host for g in found] == ["n1", "n2"]
     assert tuple(g.slots and len(g.slots) for g in found) == slots
 
@@ -47,18 +47,22 @@ def test_components_follow_each_other() -> None:
         "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "a1",
         "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-2]", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
     }  # fmt: skip
-    assert given(environ) == (Given("a1", (0, 1)), Given("b1", None), Given("b2", None))
+    assert allocated_nodes(environ) == (
+        AllocatedNode("a1", (0, 1)),
+        AllocatedNode("b1", None),
+        AllocatedNode("b2", None),
+    )
 
 
 def test_outside_of_an_allocation_it_is_said() -> None:
     with pytest.raises(UsageError, match="this is no allocation"):
-        given({})
+        allocated_nodes({})
 
 
 def test_the_very_gpus_are_known_from_scontrol() -> None:
     detail = "JobId=1\n     Nodes=n[1-2] CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:2-3)\n"
     assert gpu_indexes(detail) == {"n1": (2, 3), "n2": (2, 3)}
-    assert given(NODES, detail)[0] == Given("n1", (2, 3), gpus=2)
+    assert allocated_nodes(NODES, detail)[0] == AllocatedNode("n1", (2, 3), gpus=2)
 
 
 def test_gpus_of_several_types_are_counted_together() -> None:
@@ -70,7 +74,7 @@ def test_a_node_of_the_file_keeps_its_settings_and_another_is_like_the_first() -
     file = parse_cluster(
         "nodes: [{host: n1, slots: 8, user: ml, address: 10.0.0.1}, {host: s, slots: 1}]", "c"
     )
-    made = in_allocation(file, (Given("n1", (0, 1)), Given("x9", None)))
+    made = in_allocation(file, (AllocatedNode("n1", (0, 1)), AllocatedNode("x9", None)))
     assert [(n.host, n.slots, n.user, n.address) for n in made.nodes] == [
         ("n1", (0, 1), "ml", "10.0.0.1"),
         ("x9", tuple(range(8)), "ml", None),
@@ -78,18 +82,18 @@ def test_a_node_of_the_file_keeps_its_settings_and_another_is_like_the_first() -
 
 
 def test_an_allocation_without_slots_is_no_cluster() -> None:
-    assert bare_cluster((Given("n1", (0, 1)),)).nodes[0].slots == (0, 1)
+    assert bare_cluster((AllocatedNode("n1", (0, 1)),)).nodes[0].slots == (0, 1)
     with pytest.raises(UsageError, match=r"how many ranks n\[1-2\] can have"):
-        bare_cluster((Given("n1", None), Given("n2", None)))
+        bare_cluster((AllocatedNode("n1", None), AllocatedNode("n2", None)))
 
 
-def answering(environ: dict[str, str], **answers: Done) -> Client:
+def answering(environ: dict[str, str], **answers: Done) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         if argv[0] not in answers:
             raise ToolMissingError(f"{argv[0]} is not here")
         return answers[argv[0]]
 
-    return Client(environ, run)
+    return SlurmClient(environ, run)
 
 
 def test_without_scontrol_the_gpus_are_counted() -> None:
@@ -115,7 +119,7 @@ def test_one_step_per_component_asks_all_its_nodes() -> None:
         return Done(0, "n1=2,3\nn2=2,3\n" if len(asked) == 1 else "n3=\n", "")
 
     cluster = parse_cluster("nodes: [{host: 'n[1-3]', slots: 2}]", "c.yaml")
-    found = by_steps(Client(environ, run), cluster)
+    found = by_steps(SlurmClient(environ, run), cluster)
     assert [node.slots for node in found.nodes] == [(2, 3), (2, 3), (0, 1)]
     assert found.transport == "srun"
     assert asked == [
@@ -133,13 +137,13 @@ def test_steps_request_the_gpus_of_the_job() -> None:
 
     cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
     environ = NODES | {"SLURM_JOB_ID": "7"}
-    even = in_allocation(cluster, (Given("n1", (0, 1), 2), Given("n2", (0, 1), 2)))
-    by_steps(Client(environ, run), even)
+    even = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 2), AllocatedNode("n2", (0, 1), 2)))
+    by_steps(SlurmClient(environ, run), even)
     assert asked == [["--nodelist=n1,n2", "--gres=gpu:2"]]
     asked.clear()
-    uneven = in_allocation(cluster, (Given("n1", (0, 1), 2), Given("n2", (0,), 1)))
+    uneven = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 2), AllocatedNode("n2", (0,), 1)))
     with pytest.raises(DslaunchError, match="n2: a step gets 2 of the 1 GPUs"):
-        by_steps(Client(environ, run), uneven)
+        by_steps(SlurmClient(environ, run), uneven)
     assert asked == [["--nodelist=n1", "--gpus=2"], ["--nodelist=n2", "--gpus=1"]]
 
 
@@ -150,8 +154,8 @@ def test_a_step_with_fewer_gpus_than_the_job_is_an_error_with_both_numbers() -> 
         return Done(0, "n1=0\nn2=0\n", "")
 
     cluster = parse_cluster("nodes: [{host: 'n[1-2]', slots: 8}]", "c.yaml")
-    four = in_allocation(cluster, (Given("n1", (0, 1), 4), Given("n2", (0, 1), 4)))
-    client = Client(NODES | {"SLURM_JOB_ID": "7"}, run)
+    four = in_allocation(cluster, (AllocatedNode("n1", (0, 1), 4), AllocatedNode("n2", (0, 1), 4)))
+    client = SlurmClient(NODES | {"SLURM_JOB_ID": "7"}, run)
     with pytest.raises(DslaunchError, match=r"n\[1-2\]: a step gets 1 of the 4 GPUs"):
         by_steps(client, four)
 
@@ -167,9 +171,9 @@ def test_a_file_with_the_allocations_nodes_can_be_read_later() -> None:
         "name: site\npython: /p\nenv: {A: 'on'}\nslurm: {time: 1:00:00}\n"
         "nodes: [{host: 'n[1-9]', slots: 8, labels: {rack: r1}}]\n"
     )
-    given = (Given("n2", (2, 3)), Given("x7", None))
-    cluster = in_allocation(parse_cluster(text, "c.yaml"), given)
+    nodes = (AllocatedNode("n2", (2, 3)), AllocatedNode("x7", None))
+    cluster = in_allocation(parse_cluster(text, "c.yaml"), nodes)
     again = parse_cluster(file_of(cluster, text), "again.yaml")
     assert again == cluster
-    bare = bare_cluster((Given("n1", (0, 1)),))
+    bare = bare_cluster((AllocatedNode("n1", (0, 1)),))
     assert parse_cluster(file_of(bare, ""), "again.yaml") == bare

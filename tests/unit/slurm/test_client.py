@@ -10,10 +10,10 @@ import pytest
 from tests.unit.slurm.squeue import SUBMITTED, TOKEN, row, start
 
 from dslaunch.errors import DslaunchError, ToolMissingError
-from dslaunch.slurm.client import Client, Done, RefusedError, run_command
-from dslaunch.slurm.failures import Failure, UnknownNow
+from dslaunch.slurm.client import Done, RefusedError, SlurmClient, run_command
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.refusal import Reason
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
+from dslaunch.slurm.refusal import Refused
 
 JOB = JobId("12", submitted=SUBMITTED, token=TOKEN)
 INVALID = Done(1, "", "slurm_load_jobs error: Invalid job id specified\n")
@@ -47,8 +47,8 @@ class Answers:
         return [argv[0] for argv, _ in self.calls]
 
 
-def client(**answers: Answer) -> Client:
-    return Client({}, Answers(**answers))
+def client(**answers: Answer) -> SlurmClient:
+    return SlurmClient({}, Answers(**answers))
 
 
 def accounted(*starts: Mapping[str, str]) -> Callable[[Sequence[str]], Done]:
@@ -67,7 +67,7 @@ def accounted(*starts: Mapping[str, str]) -> Callable[[Sequence[str]], Done]:
 
 def test_submit_keeps_the_cluster_and_gives_every_job_a_token_of_its_own() -> None:
     answers = Answers(sbatch=Done(0, "105;tiger\n", ""))
-    slurm = Client({}, answers)
+    slurm = SlurmClient({}, answers)
     first, second = slurm.submit("#!/bin/bash\n", {}), slurm.submit("#!/bin/bash\n", {})
     assert (first.number, first.cluster) == ("105", "tiger")
     assert re.fullmatch("dslaunch-[0-9a-f]{16}", first.token)
@@ -91,7 +91,7 @@ def test_a_refused_job_says_why() -> None:
     said = "sbatch: error: Batch job submission failed: Invalid qos specification\n"
     with pytest.raises(RefusedError) as caught:
         client(sbatch=Done(1, "", said)).submit("#!", {})
-    assert caught.value.refusal.reason is Reason.QOS
+    assert caught.value.refusal.reason is Refused.QOS
 
 
 def test_an_estimate_is_in_a_line() -> None:
@@ -102,12 +102,12 @@ def test_an_estimate_is_in_a_line() -> None:
 def test_what_sbatch_says_is_handed_on_though_it_takes_the_job() -> None:
     heard: list[str] = []
     said = "sbatch: Your project has 12 GPU hours left.\nsbatch: warning: can't run 4 processes\n"
-    asked = Client({}, Answers(sbatch=Done(0, "12\n", said)), notice=heard.append)
+    asked = SlurmClient({}, Answers(sbatch=Done(0, "12\n", said)), notice=heard.append)
     asked.submit("#!", {})
     lines = ["Your project has 12 GPU hours left.", "warning: can't run 4 processes"]
     assert heard == lines
     more = f"{said}sbatch: Job 9 to start at 2026-11-21T08:14:22 using 2 processors on nodes a\n"
-    tested = Client({}, Answers(sbatch=Done(0, "", more)), notice=heard.append).test("#!", {})
+    tested = SlurmClient({}, Answers(sbatch=Done(0, "", more)), notice=heard.append).test("#!", {})
     assert heard == lines * 2
     assert tested == "would start at 2026-11-21T08:14:22 using 2 processors on nodes a"
 
@@ -120,7 +120,7 @@ def test_a_dependency_that_cannot_come_true_ends_the_job_unless_the_script_says_
         ("#!/bin/bash\n", []),
     ):
         answers = Answers(sbatch=Done(0, "12\n", ""))
-        job = Client({}, answers).submit(text, {})
+        job = SlurmClient({}, answers).submit(text, {})
         argv = ["sbatch", "--parsable", *more, "/dev/stdin", job.token]
         assert answers.calls == [(argv, text)]
 
@@ -134,14 +134,14 @@ def test_questions_have_times_as_numbers_whatever_the_user_has_set() -> None:
         "SLURM_TIME_FORMAT": "relative", "SQUEUE_STATES": "PENDING", "SLURM_CLUSTERS": "other",
         "SQUEUE_FORMAT2": "name", "SACCT_FORMAT": "state", "PATH": "/bin", "SLURM_CONF": "/etc/c",
     }  # fmt: skip
-    Client(environ, answers).jobs(JOB)
+    SlurmClient(environ, answers).jobs(JOB)
     assert answers.environ == {"SLURM_TIME_FORMAT": "%s", "PATH": "/bin", "SLURM_CONF": "/etc/c"}
 
 
 @pytest.mark.parametrize("call", ["jobs", "starts", "cancel"])
 def test_a_job_of_another_cluster_is_looked_for_there_alone(call: str) -> None:
     answers = Answers(squeue=RUNS, sacct=accounted({}), scancel=NOTHING)
-    getattr(Client({}, answers), call)(JobId("12", "tiger", SUBMITTED, token=TOKEN))
+    getattr(SlurmClient({}, answers), call)(JobId("12", "tiger", SUBMITTED, token=TOKEN))
     assert answers.calls
     assert all("--clusters=tiger" in argv for argv, _ in answers.calls)
 
@@ -152,10 +152,10 @@ def test_json_is_asked_where_squeue_obeys_the_number_and_only_there() -> None:
         "command": f"/dev/stdin {TOKEN}",
     }  # fmt: skip
     answers = Answers("slurm 23.11.4\n", squeue=Done(0, json.dumps({"jobs": [record]}), ""))
-    assert Client({}, answers).jobs(JOB)[0].submitted == SUBMITTED
+    assert SlurmClient({}, answers).jobs(JOB)[0].submitted == SUBMITTED
     assert "--json" in answers.calls[0][0]
     answers = Answers("slurm-wlm 22.05.8\n", squeue=RUNS)
-    assert Client({}, answers).jobs(JOB)[0].submitted == SUBMITTED
+    assert SlurmClient({}, answers).jobs(JOB)[0].submitted == SUBMITTED
     assert "--json" not in answers.calls[0][0]
 
 
@@ -165,31 +165,33 @@ def test_without_the_json_plugin_columns_are_asked_and_that_is_remembered() -> N
         return Done(1, "", said) if "--json" in argv else RUNS
 
     answers = Answers("slurm 24.11.1\n", squeue=squeue)
-    slurm = Client({}, answers)
+    slurm = SlurmClient({}, answers)
     assert [slurm.jobs(JOB)[0].state for _ in range(2)] == ["RUNNING", "RUNNING"]
     assert len(answers.calls) == 3
 
 
 FAILURES = [
     ("squeue: error: Munge encode failed: Failed to connect to \"/run/munge/munge.socket.2\": "
-     "Connection refused\nslurm_load_jobs error: Protocol authentication error", Failure.AUTH),
+     "Connection refused\nslurm_load_jobs error: Protocol authentication error", QueryFailure.AUTH),
     ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
-     Failure.NO_CONTACT),
-    ("slurm_load_jobs error: Resource temporarily unavailable", Failure.BUSY),
-    ("slurm_load_jobs error: Slurm backup controller in standby mode", Failure.STANDBY),
-    ("squeue: error: RPC rate limit exceeded 30 times. Retrying", Failure.RATE_LIMIT),
-    ("slurm_load_jobs error: Socket timed out on send/recv operation", Failure.TIMEOUT),
+     QueryFailure.NO_CONTACT),
+    ("slurm_load_jobs error: Resource temporarily unavailable", QueryFailure.BUSY),
+    ("slurm_load_jobs error: Slurm backup controller in standby mode", QueryFailure.STANDBY),
+    ("squeue: error: RPC rate limit exceeded 30 times. Retrying", QueryFailure.RATE_LIMIT),
+    ("slurm_load_jobs error: Socket timed out on send/recv operation", QueryFailure.TIMEOUT),
     ("squeue: error: 'tiger' can't be reached now, or it is an invalid entry for --cluster.",
-     Failure.NO_CLUSTER),
-    ("squeue: fatal: Could not establish a configuration source", Failure.NO_SLURM),
-    ("slurm_load_jobs error: The moon is full", Failure.OTHER),
-    ("", Failure.OTHER),
+     QueryFailure.NO_CLUSTER),
+    ("squeue: fatal: Could not establish a configuration source", QueryFailure.NO_SLURM),
+    ("slurm_load_jobs error: The moon is full", QueryFailure.OTHER),
+    ("", QueryFailure.OTHER),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "code"), FAILURES)
 @pytest.mark.parametrize("status", [1, -9, 127])
-def test_a_failure_of_squeue_says_nothing_of_the_job(said: str, code: Failure, status: int) -> None:
+def test_a_failure_of_squeue_says_nothing_of_the_job(
+    said: str, code: QueryFailure, status: int
+) -> None:
     with pytest.raises(UnknownNow) as caught:
         client(squeue=Done(status, "", said), sacct=accounted()).jobs(JOB)
     assert caught.value.code is code
@@ -205,7 +207,7 @@ def test_an_invalid_job_id_beside_another_failure_says_nothing_of_the_job() -> N
 def test_an_answer_of_squeue_that_is_cut_is_no_answer(length: int) -> None:
     with pytest.raises(UnknownNow) as caught:
         client(squeue=Done(0, RUNS.out[:length], "")).jobs(JOB)
-    assert caught.value.code is Failure.CUT_ANSWER
+    assert caught.value.code is QueryFailure.CUT_ANSWER
 
 
 def test_a_command_that_cannot_be_started_says_nothing_of_the_job() -> None:
@@ -237,7 +239,7 @@ def test_an_accounting_that_fails_says_nothing_of_the_job() -> None:
     said = "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db:6819: Connection refused"  # noqa: E501
     with pytest.raises(UnknownNow) as caught:
         client(squeue=INVALID, sacct=Done(1, "", said)).jobs(JOB)
-    assert caught.value.code is Failure.ACCOUNTING
+    assert caught.value.code is QueryFailure.ACCOUNTING
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "REQUEUED", "WONDERING"])
@@ -245,7 +247,7 @@ def test_a_forgotten_job_without_a_recorded_end_is_not_called_over(state: str) -
     """Such is a controller that lost its state, and a federation whose controllers are down."""
     with pytest.raises(UnknownNow) as caught:
         client(squeue=INVALID, sacct=accounted({"State": state})).jobs(JOB)
-    assert caught.value.code is Failure.NO_END
+    assert caught.value.code is QueryFailure.NO_END
 
 
 ONE_START = start("@")
@@ -274,14 +276,14 @@ def test_another_job_of_the_number_is_not_canceled() -> None:
     other = Done(0, row(command="/home/me/job.sh", submittime=str(SUBMITTED + 9)), "")
     answers = Answers(squeue=other, sacct=accounted({"State": "CANCELLED"}), scancel=NOTHING)
     with pytest.raises(DslaunchError, match="not in the queue"):
-        Client({}, answers).cancel(JOB)
+        SlurmClient({}, answers).cancel(JOB)
     assert "scancel" not in answers.programs
 
 
 def test_a_job_that_is_over_is_not_canceled() -> None:
     answers = Answers(squeue=Done(0, row(state="COMPLETED"), ""), scancel=NOTHING)
     with pytest.raises(DslaunchError, match="not in the queue"):
-        Client({}, answers).cancel(JOB)
+        SlurmClient({}, answers).cancel(JOB)
     assert "scancel" not in answers.programs
 
 
@@ -293,8 +295,8 @@ def test_a_job_that_may_be_ours_or_not_is_not_canceled() -> None:
     requeued = Done(0, row(command="", restartcnt="1", submittime=str(SUBMITTED + 9)), "")
     answers = Answers(squeue=requeued, sacct=DISABLED, scancel=NOTHING)
     with pytest.raises(UnknownNow) as caught:
-        Client({}, answers).cancel(NO_TOKEN)
-    assert caught.value.code is Failure.UNPROVEN
+        SlurmClient({}, answers).cancel(NO_TOKEN)
+    assert caught.value.code is QueryFailure.UNPROVEN
     assert "scancel" not in answers.programs
 
 

@@ -11,11 +11,11 @@ import pytest
 from dslaunch.errors import DslaunchError
 from dslaunch.run.events import Event, Line
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client
-from dslaunch.slurm.failures import Failure, UnknownNow
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.follow import Following, state_words
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.output import Layout, Reader, RootCauses, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, RootCauses, task_ends
+from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import Ending
 
@@ -52,11 +52,11 @@ class Seen:
 def test_a_line_is_told_with_its_host_and_rank(
     layout: Layout, line: bytes, expected: tuple[str, int | None, bytes]
 ) -> None:
-    assert Reader(layout, HOSTS).read(line) == expected
+    assert OutputReader(layout, HOSTS).read(line) == expected
 
 
 def test_lines_that_come_in_pieces_are_put_together() -> None:
-    reader = Reader(TWO_BY_TWO, HOSTS)
+    reader = OutputReader(TWO_BY_TWO, HOSTS)
     assert list(reader.feed(b"0: [defa")) == []
     assert list(reader.feed(b"ult0]:x\n0: r")) == [("a", 0, b"x\n")]
     assert list(reader.end()) == [("a", None, b"r\n")]
@@ -93,7 +93,7 @@ def test_torchs_summary_says_which_rank_of_a_node_failed_first() -> None:
     assert list(causes.feed("node2", "  exitcode  : 1 (pid: 9)")) == []
 
 
-class Scripted(Client):
+class Scripted(SlurmClient):
     """A client whose jobs are what was written down, the last one again and again."""
 
     def __init__(self, *answers: list[JobInfo] | DslaunchError) -> None:
@@ -109,7 +109,9 @@ class Scripted(Client):
         return tuple(answer)
 
 
-def following(client: Client, layout: Layout = TWO_BY_TWO) -> tuple[Following, Seen, list[str]]:
+def following(
+    client: SlurmClient, layout: Layout = TWO_BY_TWO
+) -> tuple[Following, Seen, list[str]]:
     screen, told = Seen(), []
     return Following(client, JobId("12"), layout, Watch(screen), told.append), screen, told
 
@@ -151,7 +153,7 @@ def test_a_standard_error_of_its_own_is_read_and_followed(tmp_path: Path) -> Non
 
 
 def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None:
-    away, busy = UnknownNow(Failure.NO_CONTACT), UnknownNow(Failure.BUSY)
+    away, busy = UnknownNow(QueryFailure.NO_CONTACT), UnknownNow(QueryFailure.BUSY)
     ended = [JobInfo("12", "COMPLETED", code=0)]
     job, _, told = following(Scripted(away, away, busy, busy, ended))
     clock = itertools.count(0.0, 20.0)  # simulated seconds, at each look
@@ -163,15 +165,15 @@ def test_an_unknown_state_is_told_once_for_each_reason_and_asked_again() -> None
     assert job.unknown is None
 
 
-@pytest.mark.parametrize("code", list(Failure))
-def test_no_failure_ends_a_job_however_long_it_lasts(code: Failure) -> None:
+@pytest.mark.parametrize("code", list(QueryFailure))
+def test_no_failure_ends_a_job_however_long_it_lasts(code: QueryFailure) -> None:
     running = [JobInfo("12", "RUNNING", nodes="a")]
     job, _, _ = following(Scripted(running, *([UnknownNow(code)] * 50)))
     for _ in range(50):
         job.ask()
         assert not job.over
     assert job.unknown is code
-    assert job.pace.failures == 49
+    assert job.poll.failures == 49
 
 
 def test_a_job_that_was_requeued_is_noted_so_that_it_is_recognized_later() -> None:

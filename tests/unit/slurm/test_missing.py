@@ -14,7 +14,7 @@ from dslaunch.launch.assume import assume
 from dslaunch.launch.job import Job, Kind
 from dslaunch.render.batch import Batch
 from dslaunch.render.launch import Launch
-from dslaunch.slurm.missing import Need, looker, missing, near
+from dslaunch.slurm.missing import FilePurpose, looker, missing, near
 
 
 def batch(
@@ -32,7 +32,7 @@ def batch(
     return Batch(Launch("c", allocation, job, decided), Slurm())
 
 
-def found(made: Batch) -> list[tuple[Need, str]]:
+def found(made: Batch) -> list[tuple[FilePurpose, str]]:
     """What is found to be missing by a look at this machine."""
     workdir = made.launch.decided.workdir
     return [(one.need, one.name) for one in missing(made, looker(workdir))]
@@ -43,17 +43,19 @@ def test_everything_that_is_missing_is_found_at_once(tmp_path: Path) -> None:
     made = batch(tmp_path, "--deepspeed_config", "ds.json", node=node)
     made = replace(made, slurm=Slurm(setup=("module load cuda", "source site.sh")))
     assert found(made) == [
-        (Need.SCRIPT, "train.py"),
-        (Need.ACTIVATE, "env/bin/activate"),
-        (Need.SETUP, "site.sh"),
-        (Need.DEEPSPEED_CONFIG, "ds.json"),
+        (FilePurpose.SCRIPT, "train.py"),
+        (FilePurpose.ACTIVATE, "env/bin/activate"),
+        (FilePurpose.SETUP, "site.sh"),
+        (FilePurpose.DEEPSPEED_CONFIG, "ds.json"),
     ]
 
 
 def test_a_missing_interpreter_is_found(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     for python in (f"{tmp_path}/env/bin/python", "env/bin/python"):
-        assert found(batch(tmp_path, node=f", python: {python}")) == [(Need.INTERPRETER, python)]
+        assert found(batch(tmp_path, node=f", python: {python}")) == [
+            (FilePurpose.INTERPRETER, python)
+        ]
 
 
 def test_nothing_is_missing_where_all_is_there(tmp_path: Path) -> None:
@@ -107,18 +109,20 @@ def test_nothing_is_claimed_of_what_only_nodes_or_a_shell_can_tell(
 def test_modules_and_programs_of_the_path_are_not_looked_for(tmp_path: Path) -> None:
     assert found(batch(tmp_path, program="pkg.train", kind="module")) == []
     assert found(batch(tmp_path, program="train", kind="command")) == []
-    assert found(batch(tmp_path, program="./train", kind="command")) == [(Need.SCRIPT, "./train")]
+    assert found(batch(tmp_path, program="./train", kind="command")) == [
+        (FilePurpose.SCRIPT, "./train")
+    ]
 
 
 def test_a_container_is_seen_only_through_what_it_mounts(tmp_path: Path) -> None:
     made = batch(tmp_path)
 
-    def inside(*mounts: str) -> list[tuple[Need, str]]:
+    def inside(*mounts: str) -> list[tuple[FilePurpose, str]]:
         container = Container("pyxis", "/image.sqsh", mounts)
         return found(replace(made, slurm=Slurm(container=container)))
 
     assert inside() == inside("/data", f"{tmp_path}:/workspace") == []
-    assert inside(f"{tmp_path.parent}:{tmp_path.parent}:ro") == [(Need.SCRIPT, "train.py")]
+    assert inside(f"{tmp_path.parent}:{tmp_path.parent}:ro") == [(FilePurpose.SCRIPT, "train.py")]
 
 
 def test_relative_names_are_below_the_directory_where_the_container_starts(tmp_path: Path) -> None:
@@ -126,7 +130,7 @@ def test_relative_names_are_below_the_directory_where_the_container_starts(tmp_p
     (tmp_path / "run" / "train.py").touch()
     container = Container("pyxis", "/i.sqsh", (str(tmp_path),), workdir=f"{tmp_path}/run")
     made = batch(tmp_path)
-    assert found(made) == [(Need.SCRIPT, "train.py")]
+    assert found(made) == [(FilePurpose.SCRIPT, "train.py")]
     assert found(replace(made, slurm=Slurm(container=container))) == []
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ToolMissingError, UsageError
-from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.inquiry import partition
+from dslaunch.slurm.client import Done, SlurmClient
+from dslaunch.slurm.node_discovery import partition
 from dslaunch.slurm.partition import (
     Partition,
     PartitionNode,
@@ -122,13 +122,13 @@ def test_accounts_that_may_use_a_partition_are_read(text: str, accounts: tuple[s
     assert allowed_accounts(text) == accounts
 
 
-def answering(**answers: Done) -> Client:
+def answering(**answers: Done) -> SlurmClient:
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
         if argv[0] not in answers:
             raise ToolMissingError(f"{argv[0]} is not here")
         return answers[argv[0]]
 
-    return Client({}, run)
+    return SlurmClient({}, run)
 
 
 def test_without_scontrol_the_accounts_are_not_known() -> None:

@@ -11,7 +11,7 @@ from dslaunch.slurm.refusal import (
     EXPLANATIONS,
     LONGEST_LINE,
     MOST_LINES,
-    Reason,
+    Refused,
     read_said,
     why_refused,
 )
@@ -24,45 +24,45 @@ CONFIGURATION = f"{FAILED}Requested node configuration is not available\n"
     ("said", "reason", "option"),
     [
         (f"sbatch: error: invalid partition specified: nope\n{FAILED}Invalid partition name "
-         "specified\n", Reason.PARTITION, "partition"),
-        (f"{FAILED}Invalid account or account/partition combination specified\n", Reason.ACCOUNT,
+         "specified\n", Refused.PARTITION, "partition"),
+        (f"{FAILED}Invalid account or account/partition combination specified\n", Refused.ACCOUNT,
          "account"),
-        (f"{FAILED}Invalid qos specification\n", Reason.QOS, "qos"),
+        (f"{FAILED}Invalid qos specification\n", Refused.QOS, "qos"),
         (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{FAILED}Job violates accounting/QOS policy "
-         "(job submit limit, user's size and/or time limits)\n", Reason.POLICY, "qos"),
+         "(job submit limit, user's size and/or time limits)\n", Refused.POLICY, "qos"),
         (f"{FAILED}Requested time limit is invalid (missing or exceeds some limit)\n",
-         Reason.TIME, "time"),
-        (f"{FAILED}Time limit specification required, but not provided\n", Reason.NO_TIME, "time"),
-        (CONFIGURATION, Reason.CONFIGURATION, "gres"),
+         Refused.TIME, "time"),
+        (f"{FAILED}Time limit specification required, but not provided\n", Refused.NO_TIME, "time"),
+        (CONFIGURATION, Refused.CONFIGURATION, "gres"),
         (f"sbatch: error: Memory specification can not be satisfied\n{CONFIGURATION}",
-         Reason.MEMORY, "mem"),
-        (f"sbatch: error: CPU count per node can not be satisfied\n{CONFIGURATION}", Reason.CPUS,
+         Refused.MEMORY, "mem"),
+        (f"sbatch: error: CPU count per node can not be satisfied\n{CONFIGURATION}", Refused.CPUS,
          "cpus-per-task"),
         ("allocation failure: Requested node configuration is not available\n",
-         Reason.CONFIGURATION, "nodes"),
-        (f"{FAILED}Node count specification invalid\n", Reason.NODE_COUNT, "nodes"),
-        (f"{FAILED}Invalid generic resource (gres) specification\n", Reason.GRES, "gres"),
-        (f"{FAILED}Invalid feature specification\n", Reason.FEATURE, "constraint"),
-        (f"{FAILED}Invalid node name specified\n", Reason.NODE_NAME, "nodelist"),
-        (f"{FAILED}Requested reservation is invalid\n", Reason.RESERVATION, "reservation"),
-        (f"{FAILED}Job dependency problem\n", Reason.DEPENDENCY, "dependency"),
-        (f"{FAILED}Invalid job array specification\n", Reason.ARRAY, "array"),
-        (f"{FAILED}Invalid license specification\n", Reason.LICENSES, "licenses"),
+         Refused.CONFIGURATION, "nodes"),
+        (f"{FAILED}Node count specification invalid\n", Refused.NODE_COUNT, "nodes"),
+        (f"{FAILED}Invalid generic resource (gres) specification\n", Refused.GRES, "gres"),
+        (f"{FAILED}Invalid feature specification\n", Refused.FEATURE, "constraint"),
+        (f"{FAILED}Invalid node name specified\n", Refused.NODE_NAME, "nodelist"),
+        (f"{FAILED}Requested reservation is invalid\n", Refused.RESERVATION, "reservation"),
+        (f"{FAILED}Job dependency problem\n", Refused.DEPENDENCY, "dependency"),
+        (f"{FAILED}Invalid job array specification\n", Refused.ARRAY, "array"),
+        (f"{FAILED}Invalid license specification\n", Refused.LICENSES, "licenses"),
         ("sbatch: unrecognized option '--nope'\nTry \"sbatch --help\" for more information\n",
-         Reason.UNKNOWN_OPTION, "nope"),
-        ("sbatch: error: Invalid --mem specification\n", Reason.OPTION_VALUE, "mem"),
+         Refused.UNKNOWN_OPTION, "nope"),
+        ("sbatch: error: Invalid --mem specification\n", Refused.OPTION_VALUE, "mem"),
         ("sbatch: error: Invalid directive found in batch script: --hold-on\n",
-         Reason.UNKNOWN_OPTION, "hold-on"),
+         Refused.UNKNOWN_OPTION, "hold-on"),
         ("sbatch: fatal: --exclusive and --oversubscribe options are mutually exclusive\n",
-         Reason.OPTIONS, "oversubscribe"),
+         Refused.OPTIONS, "oversubscribe"),
         ("sbatch: fatal: --gpus-per-node and --gres=gpu are mutually exclusive.\n",
-         Reason.OPTIONS, "gpus-per-node"),
+         Refused.OPTIONS, "gpus-per-node"),
         ("sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.\n",
-         Reason.OPTIONS, "mem-per-cpu"),
+         Refused.OPTIONS, "mem-per-cpu"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_a_reason_with_the_options_to_blame(
-    said: str, reason: Reason, option: str
+    said: str, reason: Refused, option: str
 ) -> None:
     refusal = why_refused(said)
     assert refusal.reason is reason
@@ -73,15 +73,17 @@ def test_a_refusal_is_a_reason_with_the_options_to_blame(
     ("said", "reason"),
     [
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
-         Reason.CONTROLLER),
-        (f"{FAILED}Socket timed out on send/recv operation\n", Reason.CONTROLLER),
-        (f"{FAILED}Unable to contact slurm controller (connect failure)\n", Reason.CONTROLLER),
+         Refused.CONTROLLER),
+        (f"{FAILED}Socket timed out on send/recv operation\n", Refused.CONTROLLER),
+        (f"{FAILED}Unable to contact slurm controller (connect failure)\n", Refused.CONTROLLER),
         (f"sbatch: error: Munge encode failed: Failed to access \"/run/munge/munge.socket.2\"\n"
-         f"{FAILED}Protocol authentication error\n", Reason.AUTHENTICATION),
-        ("sbatch: error: Could not establish a configuration source\n", Reason.NO_SLURM),
+         f"{FAILED}Protocol authentication error\n", Refused.AUTHENTICATION),
+        ("sbatch: error: Could not establish a configuration source\n", Refused.NO_SLURM),
     ],
 )  # fmt: skip
-def test_a_controller_that_is_away_is_nothing_wrong_with_the_job(said: str, reason: Reason) -> None:
+def test_a_controller_that_is_away_is_nothing_wrong_with_the_job(
+    said: str, reason: Refused
+) -> None:
     refusal = why_refused(said)
     assert (refusal.reason, refusal.options) == (reason, ())
 
@@ -93,7 +95,7 @@ def test_the_sites_sentences_stand_before_slurms_and_decide_nothing() -> None:
         f"{FAILED}Unspecified error\n"
     )
     refusal = why_refused(said)
-    assert refusal.reason is Reason.UNKNOWN
+    assert refusal.reason is Refused.UNKNOWN
     assert refusal.sentences == (
         "Invalid qos specification? Project gpu-7 has used up its hours.",
         "See https://site.example/hours",
@@ -107,7 +109,7 @@ def test_a_refusal_without_a_word_says_so() -> None:
 
 
 def test_every_reason_but_the_unknown_is_explained() -> None:
-    assert set(EXPLANATIONS) == set(Reason) - {Reason.UNKNOWN}
+    assert set(EXPLANATIONS) == set(Refused) - {Refused.UNKNOWN}
 
 
 @given(st.text() | st.text("sbatch: erof\n-", max_size=200))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.requeue import requeue_without
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
@@ -31,7 +31,7 @@ class Scontrol:
 
     def requeue(self, environ: Mapping[str, str] = JOB) -> None:
         """Requeue this job without n3."""
-        requeue_without(Client(environ, self.run), ("n3",), most=2, say=self.say)
+        requeue_without(SlurmClient(environ, self.run), ("n3",), most=2, say=self.say)
 
     def say(self, words: str) -> None:
         self.said.append(words)

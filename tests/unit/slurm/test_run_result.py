@@ -14,7 +14,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.slurm.job_files import of_job, read_result, with_cause
-from dslaunch.slurm.output import Layout, Reader
+from dslaunch.slurm.output import Layout, OutputReader
 
 CAUSE = Event(3.0, "exit", "n2", 5, code=7)
 REASON = EndReason(EndCode.RANK_FAILED, "n2", 5, exit_code=7, ranks=(("n1", 0),))
@@ -90,7 +90,7 @@ def test_what_slurm_itself_ended_is_not_blamed_on_a_rank(ended: Outcome) -> None
 
 
 def test_lines_of_the_run_in_the_job_keep_their_host_and_rank() -> None:
-    reader = Reader(Layout(((2, 4),), direct=False, supervised=True))
+    reader = OutputReader(Layout(((2, 4),), direct=False, supervised=True))
     text = "node2:5│loss 1│2\nnode2│launcher\ndslaunch: 8 ranks\n  3: x\n│y\n"
     assert list(reader.feed(text.encode())) == [
         ("node2", 5, "loss 1│2\n".encode()),

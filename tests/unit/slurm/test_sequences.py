@@ -42,13 +42,13 @@ from dslaunch.render.launch import Launch
 from dslaunch.run.events import Event, Line
 from dslaunch.run.local import local_runs
 from dslaunch.run.watch import Watch
-from dslaunch.slurm.client import Client, Done
-from dslaunch.slurm.failures import Failure
+from dslaunch.slurm.client import Done, SlurmClient
 from dslaunch.slurm.follow import Following
 from dslaunch.slurm.job import Submitted, following_of, stand, submitted, verdicts
+from dslaunch.slurm.query_failures import QueryFailure
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.submit import submit
-from dslaunch.slurm.verdict import Ending, Verdict
+from dslaunch.slurm.verdict import Ending, JobVerdict
 
 SEQUENCES = 500
 AT_ONCE = 25
@@ -133,9 +133,9 @@ class Story:
         state = {"DSLAUNCH_STATE": self.environ["DSLAUNCH_STATE"]}
         return {name: value for one in (state, *found) for name, value in one.items()}
 
-    def client(self, environ: dict[str, str]) -> Client:
+    def client(self, environ: dict[str, str]) -> SlurmClient:
         """SLURM's commands as a shell of the user calls them."""
-        return Client(environ, self.slurm.run)
+        return SlurmClient(environ, self.slurm.run)
 
     # ------------------------------------------------------------ jobs
 
@@ -155,7 +155,7 @@ class Story:
             return done
 
         made, record = submit(
-            Client(self.environ, run), "#!/bin/bash\n", batch, cluster, self.environ
+            SlurmClient(self.environ, run), "#!/bin/bash\n", batch, cluster, self.environ
         )
         record.let_go()
         return made
@@ -298,7 +298,7 @@ class Story:
         assert [job for job in self.slurm.touched if job.user != OURS] == [], str(self)
         assert STRANGERS_LINE not in "".join(screen.lines), str(self)
 
-    def check_verdicts(self, ends: Sequence[Verdict], found: Sequence[JobInfo]) -> None:
+    def check_verdicts(self, ends: Sequence[JobVerdict], found: Sequence[JobInfo]) -> None:
         """The verdict is the true one; where nobody could know it, it says so."""
         (verdict,) = ends
         state, code = self.ours.state, self.ours.code
@@ -314,7 +314,7 @@ class Story:
         """Only a job that was lost with its number given again may be followed for ever: that it
         is ours is said to be unproven."""
         assert self.lost, f"the end is not noticed\n{self}"
-        assert following.unknown is Failure.UNPROVEN, str(self)
+        assert following.unknown is QueryFailure.UNPROVEN, str(self)
 
     def __str__(self) -> str:
         """What has happened, for a failure's message."""

@@ -10,14 +10,21 @@ from dslaunch.run.outcome import Outcome
 from dslaunch.run.run_state import State
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.job import Nowhere
-from dslaunch.slurm.observed import Cut, LaunchError, LaunchFailed, MemoryExceeded, Observed, Starts
-from dslaunch.slurm.output import Layout, Reader, task_ends
+from dslaunch.slurm.output import Layout, OutputReader, task_ends
+from dslaunch.slurm.output_evidence import (
+    Cut,
+    LaunchError,
+    LaunchFailed,
+    MemoryExceeded,
+    OutputEvidence,
+    Starts,
+)
 from dslaunch.slurm.states import JobInfo
 from dslaunch.slurm.verdict import (
     Account,
-    Aftermath,
+    EndDetails,
     Ending,
-    Verdict,
+    JobVerdict,
     decide,
     state_of,
     why_waiting,
@@ -30,12 +37,12 @@ DIRECT = Layout(((2, 1),), direct=True)
 TWO_PER_NODE = Layout(((2, 2),), direct=True)
 
 
-NOTHING, NOT_ASKED = Observed(), Aftermath()
+NOTHING, NOT_ASKED = OutputEvidence(), EndDetails()
 
 
 def observe(text: str, layout: Layout = DIRECT) -> Starts:
     """What a job's output tells of its last start."""
-    starts, reader = Starts(layout), Reader(layout, ("node1", "node2"))
+    starts, reader = Starts(layout), OutputReader(layout, ("node1", "node2"))
     for line in text.splitlines():
         host, rank, piece = reader.read(line.encode())
         plain = piece.decode().rstrip()
@@ -46,10 +53,10 @@ def observe(text: str, layout: Layout = DIRECT) -> Starts:
 
 def verdict(
     info: JobInfo,
-    observed: Observed = NOTHING,
+    observed: OutputEvidence = NOTHING,
     root: Outcome | None = None,
-    after: Aftermath = NOT_ASKED,
-) -> Verdict:
+    after: EndDetails = NOT_ASKED,
+) -> JobVerdict:
     return decide(info, observed=observed, root=root, after=after, own_uid=ALICE)
 
 
@@ -94,7 +101,7 @@ def test_every_state_has_a_code_and_an_exit_code(
 
 @pytest.mark.parametrize("code", list(Ending))
 def test_every_code_has_words(code: Ending) -> None:
-    found = Verdict(code=code, job="12", exit_code=1, start=2)
+    found = JobVerdict(code=code, job="12", exit_code=1, start=2)
     assert message(found).startswith("job 12 ")
     assert message(found).endswith(", at start 2")
     assert found.as_dict()["code"] == code.value
@@ -113,7 +120,7 @@ def test_every_code_has_words(code: Ending) -> None:
     ],
 )
 def test_a_cancellation_names_who_did_it(by: Account | None, code: Ending) -> None:
-    found = verdict(JobInfo("12", "CANCELLED"), after=Aftermath(canceled_by=by))
+    found = verdict(JobInfo("12", "CANCELLED"), after=EndDetails(canceled_by=by))
     assert found.code is code
     assert outcome_of([found]).status == "interrupted"
     if code is Ending.CANCELED_BY_USER:
@@ -122,7 +129,7 @@ def test_a_cancellation_names_who_did_it(by: Account | None, code: Ending) -> No
 
 def test_a_job_whose_prolog_failed_was_not_canceled_by_anybody() -> None:
     """Recorded: a job with --no-requeue is CANCELLED by 0, its node drained for `Prolog error`."""
-    after = Aftermath(canceled_by=Account(0, "root"), prolog="node2")
+    after = EndDetails(canceled_by=Account(0, "root"), prolog="node2")
     found = verdict(JobInfo("13", "CANCELLED", nodes="node2"), after=after)
     assert (found.code, found.node, found.exit_code) == (Ending.PROLOG_FAILED, "node2", 5)
 
@@ -227,7 +234,7 @@ def test_of_several_ranks_on_a_node_srun_names_the_one() -> None:
 
 
 def test_accounting_names_node_and_rank_where_the_output_does_not() -> None:
-    after = Aftermath(memory=MemoryExceeded("node2", "0", (1,), used=318256 << 10))
+    after = EndDetails(memory=MemoryExceeded("node2", "0", (1,), used=318256 << 10))
     found = verdict(JobInfo("3", "OUT_OF_MEMORY", signal=125), after=after)
     assert (found.node, found.ranks, found.step) == ("node2", (1,), "0")
 
@@ -245,7 +252,7 @@ srun: error: node1: task 0: Exited with exit code 7
 
 def test_what_an_earlier_start_wrote_is_no_reason_for_the_end() -> None:
     observed = observe(REQUEUED).last
-    assert observed == Observed(start=2)
+    assert observed == OutputEvidence(start=2)
     found = verdict(JobInfo("8", "FAILED", code=7, restarts=1), observed)
     assert (found.code, found.start) == (Ending.FAILED, 2)
 
@@ -255,7 +262,7 @@ def test_starts_are_told_apart_without_our_mark() -> None:
     text = REQUEUED.replace("dslaunch: job 8, start 1 on node1\n", "").replace(
         "dslaunch: job 8,", ""
     )
-    assert observe(text).last == Observed()
+    assert observe(text).last == OutputEvidence()
 
 
 def test_a_start_that_left_no_output_is_not_blamed_on_the_one_before() -> None:
@@ -327,7 +334,7 @@ def test_a_rank_cannot_begin_another_start_or_end_its_own() -> None:
     """Lines of ranks are labeled by srun."""
     mark = "0: dslaunch: job 8, start 9 on node1\n"
     text = f"{mark}0: slurmstepd: error: *** JOB 8 ON a CANCELLED AT x\n"
-    assert observe(text).last == Observed()
+    assert observe(text).last == OutputEvidence()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dslaunch.registry import FORMATS, LAUNCHERS, unknown_name
-from dslaunch.render.lines import LauncherLines
+from dslaunch.render.launcher_lines import LauncherLines
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch, Rendered

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Command, Word, activated, shell_line
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.program import kind_flag, positional
-from dslaunch.render.formats.include import include
-from dslaunch.render.launch import Rendered
-from dslaunch.render.lines import directory
-from dslaunch.render.notes import (
+from dslaunch.render.caveats import (
     LOOPBACK,
     argument_notes,
     differing_notes,
@@ -19,6 +16,9 @@ from dslaunch.render.notes import (
     secret_notes,
     ssh_notes,
 )
+from dslaunch.render.formats.include import include
+from dslaunch.render.launch import Rendered
+from dslaunch.render.launcher_lines import directory
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HOSTFILE = "hostfile"
 
 
-class DeepSpeed:
+class DeepSpeedFormat:
     """One line for the machine from which DeepSpeed reaches the nodes with pdsh."""
 
     summary = "the `deepspeed` command that starts all nodes through pdsh"
@@ -86,4 +86,4 @@ def runner(node: Node) -> tuple[Word, ...]:
     return (interpreter(node), "-m", "deepspeed.launcher.runner")
 
 
-FORMAT = DeepSpeed()
+FORMAT = DeepSpeedFormat()

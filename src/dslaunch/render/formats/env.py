@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dslaunch.launch.command import exports
+from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered, ranks_of
-from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Pairs, Placement

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Command, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.program import python_command
+from dslaunch.render.caveats import differing_notes, home_notes, secret_notes, ssh_notes
 from dslaunch.render.launch import Rendered
-from dslaunch.render.lines import directory
-from dslaunch.render.notes import differing_notes, home_notes, secret_notes, ssh_notes
+from dslaunch.render.launcher_lines import directory
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:

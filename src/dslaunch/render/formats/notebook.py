@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered
-from dslaunch.render.notes import secret_notes
 from dslaunch.render.templates import render
 
 if TYPE_CHECKING:

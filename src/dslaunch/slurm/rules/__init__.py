@@ -10,7 +10,7 @@ from functools import cache
 
 from dslaunch.lint.rules import Rules, rules_of
 from dslaunch.registry import SCRIPT_RULES
-from dslaunch.slurm.launches import Reading
+from dslaunch.slurm.training_commands import Reading
 
 
 @cache

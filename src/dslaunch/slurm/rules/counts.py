@@ -9,10 +9,10 @@ from dataclasses import replace
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import Option
-from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.words import Command, Expansion, Literal, Word
+from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 NODE_OPTIONS = ("nnodes", "nnode", "num_machines", "num_nodes")
 SOME_NODES = {"nodelist", "nodefile", "exclude", "relative", "het-group", "jobid"}
@@ -61,7 +61,7 @@ def nodes_twice(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _nodes_asked(script: Script, launch: Launch) -> Option | None:
+def _nodes_asked(script: Script, launch: TrainingCommand) -> Option | None:
     """What says on how many nodes a launch runs, if it says so: its step, else the job. A step on
     one node may be one of several that together are the training."""
     step = launch.step.options if launch.step else {}
@@ -131,7 +131,7 @@ def gpus_twice(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _shares_node(reading: Reading, launch: Launch) -> bool:
+def _shares_node(reading: Reading, launch: TrainingCommand) -> bool:
     """Whether others may use the rest of a node's GPUs: several launches in the background, or one
     that chooses its devices."""
     chosen = any(one.name == "CUDA_VISIBLE_DEVICES" for one in launch.command.all_assignments())
@@ -164,7 +164,7 @@ def no_gpus(reading: Reading) -> Iterator[Remark]:
             return
 
 
-def _for_gpus(script: Script, launch: Launch) -> bool:
+def _for_gpus(script: Script, launch: TrainingCommand) -> bool:
     """Whether a script speaks of GPUs, and not of training on CPUs."""
     cpu = CPU_WORDS.search(script.text) or launch.option("cpu")
     return launch.program == "deepspeed" or bool(GPU_WORDS.search(script.text) and not cpu)
@@ -206,7 +206,7 @@ def launchers_per_node(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _too_many(script: Script, launch: Launch) -> str:
+def _too_many(script: Script, launch: TrainingCommand) -> str:
     step = launch.step.options if launch.step else {}
     per_node = step["ntasks-per-node"].text if "ntasks-per-node" in step else None
     if per_node is None and "ntasks" not in step:
@@ -241,7 +241,7 @@ def unset_variables(reading: Reading) -> Iterator[Remark]:
 
 
 def _unset(
-    script: Script, expansion: Expansion, name: str, option: str, command: Command
+    script: Script, expansion: Expansion, name: str, option: str, command: ShellCommand
 ) -> Remark:
     gpus = name == "SLURM_GPUS_PER_NODE" and bool(script.asked("gres"))
     at = expansion.place + expansion.raw.index(name)
@@ -286,7 +286,7 @@ def not_numbers(reading: Reading) -> Iterator[Remark]:
                 )
 
 
-def _uses(reading: Reading) -> Iterator[tuple[Command, Expansion]]:
+def _uses(reading: Reading) -> Iterator[tuple[ShellCommand, Expansion]]:
     """Where variables are taken for what they hold; not where they are looked at or shown."""
     for command in reading.texts():
         if command.name in TESTS:

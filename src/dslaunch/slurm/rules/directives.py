@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
 from dslaunch.slurm.grammar import FORMER, SBATCH, Option
-from dslaunch.slurm.launches import Reading, Step
-from dslaunch.slurm.script import Line, Script
+from dslaunch.slurm.script import DirectiveLine, Script
+from dslaunch.slurm.training_commands import Reading, SrunStep
 
 NEARLY = re.compile(
     r"^[ \t]*(#[ \t]+SBATCH|#SBATCH(?=-)|#SBTACH|#SBACTH|#sbatch|#Sbatch)(?=[ \t]*-)", re.M
@@ -120,19 +120,19 @@ def misread_directives(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _templates(script: Script) -> list[Line]:
+def _templates(script: Script) -> list[DirectiveLine]:
     """The directives with placeholders: what is wrong with them now says nothing."""
     return [line for line in script.lines if placeholder(script, line)]
 
 
-def placeholder(script: Script, line: Line) -> str:
+def placeholder(script: Script, line: DirectiveLine) -> str:
     """The first placeholder of a template in a directive; empty for none."""
     said = script.text[line.place : line.end]
     found = PLACEHOLDER.search(said.partition(" #")[0])
     return found[0] if found else ""
 
 
-def _strays(script: Script, line: Line) -> Iterator[Remark]:
+def _strays(script: Script, line: DirectiveLine) -> Iterator[Remark]:
     values = [option.text for option in line.options]
     unknown = {option.end for option in line.options if option.name not in SBATCH.names()}
     for word in line.strays:
@@ -161,7 +161,7 @@ def _strays(script: Script, line: Line) -> Iterator[Remark]:
             )
 
 
-def _unknown(script: Script, line: Line) -> Iterator[Remark]:
+def _unknown(script: Script, line: DirectiveLine) -> Iterator[Remark]:
     for option in line.options:
         if option.name not in SBATCH.names() and option.given.startswith("--"):
             yield _unknown_option(script, option)
@@ -184,7 +184,7 @@ def _unknown_option(script: Script, option: Option) -> Remark:
             option.place,
             f"sbatch itself has no option --{name}: it is refused where no plugin adds it",
             fix=f"try it on the cluster: sbatch --test-only; sbatch --help | grep -e --{name}",
-            source=sources.SPANK,
+            source="SLURM, spank(7): options that plugins add",
         )
     return script.remark(
         "unknown-option",
@@ -197,7 +197,7 @@ def _unknown_option(script: Script, option: Option) -> Remark:
     )
 
 
-def _unexpanded(script: Script, line: Line) -> Iterator[Remark]:
+def _unexpanded(script: Script, line: DirectiveLine) -> Iterator[Remark]:
     for option in line.options:
         found = VARIABLE.search(option.text)
         if found and option.value and option.name not in FREE_TEXT:
@@ -261,7 +261,7 @@ def missing_directories(reading: Reading) -> Iterator[Remark]:
                 fix=f"mkdir -p {directory} before sbatch; in the script it is too late"
                 if not varying
                 else "put %j or %A_%a into the file's name, not the directory's",
-                source=sources.SBATCH_DIRECTORY,
+                source="SLURM, CHANGELOG of 23.02: directories of output files are created",
             )
 
 
@@ -295,7 +295,7 @@ def exports(reading: Reading) -> Iterator[Remark]:
             option.value.place,
             problem,
             fix=f"export {values[0].partition('=')[0] if values else 'them'} in the script",
-            source=sources.SBATCH_EXPORT,
+            source="SLURM, sbatch(1), --export; SmartSim pull request 104",
         )
 
 
@@ -334,7 +334,7 @@ def gpus_per_task(reading: Reading) -> Iterator[Remark]:
                 option.place,
                 "each task sees its own GPUs alone, which breaks peer-to-peer copies between them",
                 fix="ask for --gres=gpu:N or --gpus-per-node=N, and let LOCAL_RANK choose",
-                source=sources.GPUS_PER_TASK,
+                source="NVIDIA/pyxis issue 73; Lightning issue 16828",
             )
 
 
@@ -348,7 +348,7 @@ def _sees_all_gpus(options: Mapping[str, Option]) -> bool:
     return bind == "none" or "allow-task-sharing" in flags.split(",")
 
 
-def tasks_per_node(script: Script, step: Step | None) -> int | None:
+def tasks_per_node(script: Script, step: SrunStep | None) -> int | None:
     """How many tasks a node gets, of a step or of the job; None where it is not certain."""
     own = step.options if step else {}
     for asked in (own, script.options):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.words import Command, Word
+from dslaunch.slurm.shell_words import ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 LOOKS = re.compile(r"\$\?|\$\{?PIPESTATUS|\bexit\b")
 REQUEUE = re.compile(r"\bscontrol\s+requeue")
@@ -44,12 +44,12 @@ def hidden_exit_codes(reading: Reading) -> Iterator[Remark]:
             f"the exit code is that of {_reader(script, command)}: a failed training looks like a"
             " good one",
             fix="set -o pipefail",
-            source=sources.PIPEFAIL,
+            source="bash(1), pipelines and pipefail",
             edits=(Edit(begin, begin, "set -o pipefail\n"),) if alone else (),
         )
 
 
-def _reader(script: Script, command: Command) -> str:
+def _reader(script: Script, command: ShellCommand) -> str:
     after = [other for other in script.commands if other.place > command.place]
     return next((other.name for other in after if other.operator not in ("|", "|&")), "the last")
 
@@ -77,7 +77,7 @@ def lost_exit_codes(reading: Reading) -> Iterator[Remark]:
         )
 
 
-def _after(script: Script, command: Command) -> list[Command]:
+def _after(script: Script, command: ShellCommand) -> list[ShellCommand]:
     """The commands behind a command's pipeline, those of functions left out."""
     rest = [other for other in script.commands if other.place > command.place]
     while rest and rest[0].before in ("|", "|&"):
@@ -148,20 +148,20 @@ def endless_waits(reading: Reading) -> Iterator[Remark]:
         )
 
 
-def _serves(words: tuple[Word, ...], command: Command) -> bool:
+def _serves(words: tuple[Word, ...], command: ShellCommand) -> bool:
     """Whether a command runs until it is ended."""
     text = " ".join(word.value for word in words)
     loops = command.keyword == "while" and command.name in ("true", ":")
     return loops or re.search(rf"(?<!\S)(?:{SERVERS})(?!\S)", text) is not None
 
 
-def _lingers(script: Script, command: Command) -> bool:
+def _lingers(script: Script, command: ShellCommand) -> bool:
     """Whether the script stays for another reason: a loop, or a sleep."""
     after = (other for other in script.commands if other.place > command.place)
     return any(other.keyword in ("while", "until") or other.name == "sleep" for other in after)
 
 
-def _asks(script: Script, wait: Command) -> bool:
+def _asks(script: Script, wait: ShellCommand) -> bool:
     return any("jobs" in c.arguments or c.name == "jobs" for c in script.commands) or wait.tested
 
 
@@ -228,7 +228,7 @@ def signals(reading: Reading) -> Iterator[Remark]:
             return
 
 
-def _ends_launcher(reading: Reading, launch: Launch, place: int, name: str) -> Remark:
+def _ends_launcher(reading: Reading, launch: TrainingCommand, place: int, name: str) -> Remark:
     fix = f"torchrun --signals-to-handle=SIGTERM,SIGINT,SIG{name}" if launch.torch else None
     return reading.script.remark(
         "signal-ends-launcher",
@@ -237,7 +237,7 @@ def _ends_launcher(reading: Reading, launch: Launch, place: int, name: str) -> R
         f"SIG{name} goes to what srun started, {launch.program}, which does not pass it on but"
         " ends by it: no rank saves anything",
         fix=fix or "--signal=B:..., a trap, and a way to tell the ranks",
-        source=sources.TORCHRUN_SIGNALS,
+        source="PyTorch, torch.distributed.run, --signals-to-handle; pytorch issue 154849",
     )
 
 
@@ -254,7 +254,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
             f"B: sends SIG{name} to the batch script alone, which has no trap for it and ends by"
             " it: the job fails early, and SLURM ends its steps",
             fix=f"trap '...' {name}, or --signal={name}@... without B: for the steps",
-            source=sources.SBATCH_SIGNAL,
+            source="SLURM, sbatch(1), --signal",
         )
     for launch in reading.launches if traps else ():
         if launch.command.operator != "&" and launch.command.shell == 0:
@@ -265,7 +265,7 @@ def _batch_signal(reading: Reading, place: int, name: str) -> Iterator[Remark]:
                 f"the trap for {name} runs only when this has ended: bash waits for the command in"
                 " the foreground",
                 fix="srun ... & and then wait $!",
-                source=sources.BASH_TRAP,
+                source="bash(1), signals: a trap runs when the command in the foreground has ended",
             )
 
 

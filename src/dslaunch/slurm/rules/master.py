@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Launch, Reading
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import expansion_commands, inner_commands
-from dslaunch.slurm.words import Command, Expansion, Literal, Word
+from dslaunch.slurm.shell_parser import expansion_commands, inner_commands
+from dslaunch.slurm.shell_words import Expansion, Literal, ShellCommand, Word
+from dslaunch.slurm.training_commands import Reading, TrainingCommand
 
 ADDRESS = re.compile(r"(?i)(master|head|main)_?(addr(ess)?|node|host|ip|process_ip|node_ip)|master")
 PORT = re.compile(r"(?i)(master|rdzv|main_process)_port")
@@ -80,7 +80,7 @@ def fallbacks(reading: Reading) -> Iterator[Remark]:
                 f"when this fails, {name} is localhost without a word: every node would"
                 " wait for itself, and the job hangs",
                 fix="let the script end instead, with set -e or `|| exit 1`",
-                source=sources.FALLBACK,
+                source="pith-train pull request 91",
             )
 
 
@@ -134,7 +134,7 @@ def lists_for_names(reading: Reading) -> Iterator[Remark]:
                 "SLURM writes several nodes as one, such as node[01-04]: no part of that is a"
                 " node's name",
                 fix=FIRST_NODE,
-                source=sources.NODELIST,
+                source="SLURM, scontrol(1), show hostnames; sbatch(1), SLURM_JOB_NODELIST",
             )
         if expansion.name == "SLURM_LAUNCH_NODE_IPADDR":
             yield script.remark(
@@ -175,7 +175,7 @@ def own_addresses(reading: Reading) -> Iterator[Remark]:
                 expansion.place,
                 f"hostname {option} may print {what}",
                 fix="use the node's name: others find its address",
-                source=sources.HOSTNAME,
+                source="Debian, /etc/hosts: 127.0.1.1 is the machine's own name; hostname(1)",
             )
 
 
@@ -200,7 +200,7 @@ def broken_pipes(reading: Reading) -> Iterator[Remark]:
             )
 
 
-def _pipes(script: Script) -> Iterator[tuple[Command, Command]]:
+def _pipes(script: Script) -> Iterator[tuple[ShellCommand, ShellCommand]]:
     """Pairs whose failure the shell would see: not those within `export NAME=$(...)`."""
     for command in script.commands:
         inner = () if command.words else tuple(inner_commands(command))
@@ -247,12 +247,12 @@ def _fixed_port(reading: Reading, port: str, start: int, end: int) -> Remark:
         start,
         f"port {port} is taken when another job of this script shares the first node",
         fix=f"one of the job's own: {FROM_JOB}",
-        source=sources.PORT,
+        source="Lightning, SLURMEnvironment: a port from the job's number; stas00/ml-engineering",
         edits=(Edit(start, end, FROM_JOB),) if plain else (),
     )
 
 
-def _single(launch: Launch) -> bool:
+def _single(launch: TrainingCommand) -> bool:
     nodes = launch.option("nnodes")
     return nodes is not None and nodes.text == "1"
 
@@ -304,7 +304,7 @@ def rendezvous_ids(reading: Reading) -> Iterator[Remark]:
             start,
             problem,
             fix=fix,
-            source=sources.TORCHRUN_ID,
+            source="PyTorch, torchrun (elastic launch), --rdzv-id",
             edits=edits,
         )
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from dslaunch.lint import Edit, Level, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import SHELLS, Launch, Reading, Step
 from dslaunch.slurm.rules.counts import gpus_per_node
 from dslaunch.slurm.rules.directives import tasks_per_node
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.words import Assignment, Expansion
+from dslaunch.slurm.shell_words import Assignment, Expansion
+from dslaunch.slurm.training_commands import SHELLS, Reading, SrunStep, TrainingCommand
 
 RANKS = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID")
 IN_TEXT = re.compile(rf"\$\{{?({'|'.join(RANKS)})")
@@ -31,7 +31,7 @@ def early_ranks(reading: Reading) -> Iterator[Remark]:
     yield from _exported(reading, seen)
 
 
-def _early(script: Script, step: Step, expansion: Expansion, *, idle: bool) -> Remark:
+def _early(script: Script, step: SrunStep, expansion: Expansion, *, idle: bool) -> Remark:
     certain = bool(step.inner) and expansion.quoted
     level: Level = "warning"
     follows = ""
@@ -59,14 +59,14 @@ def _is_rank(script: Script, place: int) -> bool:
     return before.lower().endswith("rank")
 
 
-def _shown_places(step: Step) -> Iterator[int]:
+def _shown_places(step: SrunStep) -> Iterator[int]:
     """Where a step only prints a rank."""
     for command in step.inner:
         if command.name in ("echo", "printf"):
             yield from (expansion.place for expansion in command.expansions())
 
 
-def _one_task(reading: Reading, step: Step) -> bool:
+def _one_task(reading: Reading, step: SrunStep) -> bool:
     """Whether a step has one task alone, whose rank is 0 in any case."""
     tasks = step.options["ntasks"].text if "ntasks" in step.options else ""
     job = "" if reading.script.heterogeneous else reading.script.asked("nodes")
@@ -104,7 +104,7 @@ def _exported(reading: Reading, seen: set[int]) -> Iterator[Remark]:
                 )
 
 
-def _names_read(launch: Launch) -> tuple[str, ...]:
+def _names_read(launch: TrainingCommand) -> tuple[str, ...]:
     """The variables for ranks that a program reads: launchers set those of their ranks."""
     if launch.step is None:
         return ()
@@ -113,7 +113,7 @@ def _names_read(launch: Launch) -> tuple[str, ...]:
     return ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
 
 
-def _names_on_nodes(step: Step) -> Iterator[str]:
+def _names_on_nodes(step: SrunStep) -> Iterator[str]:
     """The variables that the shell on the node takes from the environment."""
     for command in step.inner:
         if command.name not in ("echo", "printf"):
@@ -186,7 +186,7 @@ def visible_devices(reading: Reading) -> Iterator[Remark]:
                     "SLURM sets CUDA_VISIBLE_DEVICES to the job's GPUs; a value of one's own names"
                     " others' or, one GPU per rank, breaks peer-to-peer copies",
                     fix="leave it, and choose by LOCAL_RANK or SLURM_LOCALID in the program",
-                    source=sources.CUDA,
+                    source="ray-project/ray issue 61073",
                 )
 
 
@@ -209,7 +209,7 @@ def ignored_node_rank(reading: Reading) -> Iterator[Remark]:
                 "the c10d rendezvous gives ranks in its own order: --node_rank does nothing, and"
                 " rank 0 need not be on the first node",
                 fix="leave it out, or use --master_addr and --master_port without --rdzv_backend",
-                source=sources.TORCHRUN_RANK,
+                source="PyTorch, torch.distributed.run, --node-rank; pytorch issue 137402",
             )
 
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from dslaunch.cluster.sbatch_options import named
 from dslaunch.lint import Edit, Remark
 from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Launch, Reading, Step
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import expansion_commands
-from dslaunch.slurm.words import Expansion, Word
+from dslaunch.slurm.shell_parser import expansion_commands
+from dslaunch.slurm.shell_words import Expansion, Word
+from dslaunch.slurm.training_commands import Reading, SrunStep, TrainingCommand
 
 TORCH_OPTIONS = named(
     "nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts "
@@ -60,7 +60,7 @@ def deepspeed_by_ssh(reading: Reading) -> Iterator[Remark]:
                 " with a hostfile and on its own node without one",
                 fix="deepspeed --no_ssh --node_rank ... --master_addr ... under srun, or deepspeed"
                 " --hostfile without srun",
-                source=sources.DEEPSPEED,
+                source="DeepSpeed, launcher/runner.py, --no_ssh",
             )
 
 
@@ -131,7 +131,7 @@ def kill_on_bad_exit(reading: Reading) -> Iterator[Remark]:
         )
 
 
-def _training(reading: Reading) -> Iterator[Step]:
+def _training(reading: Reading) -> Iterator[SrunStep]:
     """Each step that trains, once."""
     seen: set[int] = set()
     for launch in reading.launches:
@@ -141,7 +141,7 @@ def _training(reading: Reading) -> Iterator[Step]:
             yield launch.step
 
 
-def _several_tasks(reading: Reading, step: Step) -> bool:
+def _several_tasks(reading: Reading, step: SrunStep) -> bool:
     own = [step.options[name].text for name in ("nodes", "ntasks") if name in step.options]
     if own and all(value == "1" for value in own):
         return False
@@ -195,7 +195,7 @@ def split_lists(reading: Reading) -> Iterator[Remark]:
                         fix=f'{name}=$(IFS=,; echo "${{{piece.name}[*]}}")'
                         if piece.name and "[" in piece.raw
                         else f'{name}="$(scontrol show hostnames | paste -sd,)"',
-                        source=sources.BASH_SPLIT,
+                        source="bash(1), arrays: ${NAME[@]}; word splitting",
                     )
 
 
@@ -237,7 +237,9 @@ def abbreviations(reading: Reading) -> Iterator[Remark]:
             yield _abbreviation(reading, launch, option.given, option.place, meant[0])
 
 
-def _abbreviation(reading: Reading, launch: Launch, given: str, place: int, meant: str) -> Remark:
+def _abbreviation(
+    reading: Reading, launch: TrainingCommand, given: str, place: int, meant: str
+) -> Remark:
     dashes = "-" in given[2:]
     full = "--" + (meant.replace("_", "-") if dashes else meant)
     end = place + len(given)
@@ -249,7 +251,7 @@ def _abbreviation(reading: Reading, launch: Launch, given: str, place: int, mean
         f"{launch.program} has no option {given}; it guesses {full}, until a release adds another"
         " that begins so",
         fix=full,
-        source=sources.ARGPARSE,
+        source="Python, argparse, allow_abbrev; PyTorch, torch.distributed.run, --nnodes",
         edits=(Edit(place, end, full),) if plain else (),
     )
 
@@ -265,7 +267,7 @@ def old_launchers(reading: Reading) -> Iterator[Remark]:
                 "torch.distributed.launch is deprecated; scripts that read --local_rank must read"
                 " LOCAL_RANK instead",
                 fix="torchrun",
-                source=sources.TORCH_LAUNCH,
+                source="PyTorch, torch.distributed.launch: deprecated in favour of torchrun",
             )
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.lint import Remark
-from dslaunch.slurm import sources
-from dslaunch.slurm.launches import Reading
 from dslaunch.slurm.rules.directives import PLACEHOLDER
-from dslaunch.slurm.syntax import Refusal
+from dslaunch.slurm.syntax import SyntaxFault
+from dslaunch.slurm.training_commands import Reading
 
 ASKED = ("bash", "sh", "dash")
 """The interpreters whose scripts bash reads."""
 
 
-def refused(reading: Reading, refusal: Refusal) -> Iterator[Remark]:
+def refused(reading: Reading, refusal: SyntaxFault) -> Iterator[Remark]:
     """A script that `bash -n` does not take: the job ends where bash gets to that line."""
     script = reading.script
     if script.interpreter not in ASKED or script.is_template:
@@ -32,7 +31,7 @@ def refused(reading: Reading, refusal: Refusal) -> Iterator[Remark]:
         if placeholder
         else "look for a quote, bracket, fi, done or here-document that is not closed at or above"
         " this line; bash -n SCRIPT tells whether it is mended",
-        source=sources.BASH_SYNTAX,
+        source="bash(1), -n",
     )
 
 
@@ -47,7 +46,7 @@ def unread(reading: Reading) -> Iterator[Remark]:
             "its variables and functions stand for more text than is looked at: what comes of the"
             " rest of them was not checked",
             fix="write the launch commands without so many variables in each other",
-            source=sources.LIMITS,
+            source="dslaunch, slurm/script.py: MOST_EXPANDED",
         )
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.lint import fixed, lint_script
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import inner_commands, read
-from dslaunch.slurm.words import Command, Text
+from dslaunch.slurm.shell_parser import inner_commands, read
+from dslaunch.slurm.shell_words import ShellCommand, ShellText
+from dslaunch.slurm.training_commands import read_launches
 
 
-def commands(text: str) -> list[Command]:
-    return read(Text.of_file(text))
+def commands(text: str) -> list[ShellCommand]:
+    return read(ShellText.of_file(text))
 
 
 def values(text: str) -> list[list[str]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dslaunch.slurm.launches import read_launches
 from dslaunch.slurm.lint import fixed, lint_script
 from dslaunch.slurm.rules import rules
 from dslaunch.slurm.script import Script
+from dslaunch.slurm.training_commands import read_launches
 
 HERE = Path(__file__).parent
 TRAPS = sorted((HERE / "traps").glob("*.sbatch"))

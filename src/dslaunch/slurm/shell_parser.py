@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 
-from dslaunch.slurm.words import (
+from dslaunch.slurm.shell_words import (
     ASSIGNED,
     HELD,
-    Command,
     Expansion,
     Literal,
     Piece,
-    Text,
+    ShellCommand,
+    ShellText,
     Word,
     assignment,
 )
@@ -47,13 +47,13 @@ DEEPEST_BRACES = 4
 """The same for `${A:-${B:-...}}`."""
 
 
-def read(text: Text, shell: int = 0) -> list[Command]:
+def read(text: ShellText, shell: int = 0) -> list[ShellCommand]:
     """The simple commands of a text, in order, those of functions, ifs and loops too; those
     within `$(...)` are read from the `commands` of expansions."""
-    return _Reader(text, shell).run()
+    return _ShellParser(text, shell).run()
 
 
-def inner_commands(command: Command, depth: int = 0) -> Iterator[Command]:
+def inner_commands(command: ShellCommand, depth: int = 0) -> Iterator[ShellCommand]:
     """The commands that are run while a command's words are put together."""
     if depth >= DEEPEST:
         return
@@ -63,7 +63,7 @@ def inner_commands(command: Command, depth: int = 0) -> Iterator[Command]:
             yield from inner_commands(found, depth + 1)
 
 
-def expansion_commands(expansion: Expansion) -> list[Command]:
+def expansion_commands(expansion: Expansion) -> list[ShellCommand]:
     """The commands of `$(...)` and the like; none for another expansion."""
     text = expansion.commands
     return [] if text is None else read(text, expansion.shell)
@@ -91,7 +91,7 @@ class _Block:
     """Whether it is reached only outside of a job."""
     outside: bool
     """The same for the branch that is being read."""
-    conditions: list[Command] = field(default_factory=list)
+    conditions: list[ShellCommand] = field(default_factory=list)
     """What an `if` looks at."""
     condition: bool = False
     """Whether the condition is being read."""
@@ -99,8 +99,8 @@ class _Block:
     """Whether a pattern of a `case` is being read."""
 
 
-class _Reader:
-    def __init__(self, text: Text, shell: int, nesting: int = 0) -> None:
+class _ShellParser:
+    def __init__(self, text: ShellText, shell: int, nesting: int = 0) -> None:
         self.text, self.chars, self.shell = text, text.chars, shell
         self.nesting = nesting
         """In how many `${NAME:-...}` this text is."""
@@ -110,15 +110,15 @@ class _Reader:
         """The function whose body comes next."""
         self.before = ""
         self.draft = _Draft()
-        self.found: list[Command] = []
+        self.found: list[ShellCommand] = []
         self.documents: list[tuple[_Draft, str, bool]] = []
-        self.bodies: dict[int, Text] = {}
+        self.bodies: dict[int, ShellText] = {}
         self.drafts: list[_Draft] = []
         self.in_array = False
         self.lines: dict[str, list[tuple[int, int]]] = {}
         """Where each line stands, by its text without blanks around it; made when it is needed."""
 
-    def run(self) -> list[Command]:
+    def run(self) -> list[ShellCommand]:
         while self.at < len(self.chars):
             self.step()
         self.finish("")
@@ -262,13 +262,13 @@ class _Reader:
         if draft.words or operator not in ("\n", ";"):
             self.before = operator
 
-    def command(self, draft: _Draft, operator: str) -> Command:
+    def command(self, draft: _Draft, operator: str) -> ShellCommand:
         assignments = []
         words = list(draft.words)
         while words and ((one := assignment(words[0])) or sets_element(words[0])):
             assignments += [one] if one else []
             del words[0]
-        return Command(
+        return ShellCommand(
             assignments=tuple(assignments),
             words=tuple(words),
             place=draft.words[0].place,
@@ -303,9 +303,9 @@ class _Reader:
         after = bisect.bisect_left(extents, (at, at))
         return extents[after] if after < len(extents) else None
 
-    def expanded(self, start: int, end: int) -> Text:
+    def expanded(self, start: int, end: int) -> ShellText:
         """A here-document as the program gets it: this shell's expansions are made."""
-        here = _Reader(self.text.part(start, end), self.shell)
+        here = _ShellParser(self.text.part(start, end), self.shell)
         pieces = here.quoted(until="")
         places = self.text.places
         return Word(tuple(pieces), places[start], places[end]).text()
@@ -419,7 +419,7 @@ class _Reader:
         second = self.chars.find("$", start + 1, end)
         if second < 0 or self.nesting >= DEEPEST_BRACES:
             return ()
-        reader = _Reader(self.text.part(second, end - 1), self.shell, self.nesting + 1)
+        reader = _ShellParser(self.text.part(second, end - 1), self.shell, self.nesting + 1)
         pieces = reader.quoted(until="")
         return tuple(piece for piece in pieces if isinstance(piece, Expansion))
 
@@ -478,7 +478,7 @@ def sets_element(word: Word) -> bool:
     return plain and bool(ELEMENT.match(word.value)) and "]=" in word.value
 
 
-def asks_for_job(command: Command) -> str:
+def asks_for_job(command: ShellCommand) -> str:
     """`outside` for a test that holds only outside of a job, such as `[ -z "$SLURM_JOB_ID" ]`;
     `inside` for one that holds only in it; empty for any other."""
     if command.name not in ("[", "[[", "test"):

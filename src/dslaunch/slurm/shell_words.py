@@ -19,7 +19,7 @@ ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ShellText:
     """Characters of shell text, and the place of each in the file."""
 
     chars: str
@@ -29,7 +29,7 @@ class Text:
     """The expansions that `HELD` characters stand for, by index."""
 
     @classmethod
-    def of_file(cls, text: str) -> Text:
+    def of_file(cls, text: str) -> ShellText:
         """A whole file; of its DOS line ends, only what a shell would want to see."""
         text = text.replace(HELD, "?")
         if "\r\n" not in text:
@@ -37,11 +37,11 @@ class Text:
         kept = [at for at in range(len(text)) if not text.startswith("\r\n", at)]
         return cls("".join(text[at] for at in kept), (*kept, len(text)))
 
-    def part(self, start: int, end: int) -> Text:
+    def part(self, start: int, end: int) -> ShellText:
         """From one index to another."""
         few = range(start, end) if end - start < len(self.held) else self.held
         held = {at - start: self.held[at] for at in few if start <= at < end and at in self.held}
-        return Text(self.chars[start:end], self.places[start : end + 1], held)
+        return ShellText(self.chars[start:end], self.places[start : end + 1], held)
 
     def pieces(self) -> Iterator[Piece]:
         """As pieces of a word in single quotes, with what is held in between."""
@@ -69,7 +69,7 @@ class Expansion:
     """Which shell does it: 0 is the batch script's own, 1 one that it starts, and so on."""
     quoted: bool
     """Whether in double quotes, where the result stays one word."""
-    commands: Text | None = None
+    commands: ShellText | None = None
     """What is run, in `$(...)`, backquotes and `<(...)`."""
     within: tuple[Expansion, ...] = ()
     """What is replaced in the second half of `${NAME:-...}`."""
@@ -157,7 +157,7 @@ class Word:
         place = next((at for piece in pieces for at in _places(piece)), self.end)
         return Word(tuple(pieces), place, self.end, self.array)
 
-    def text(self) -> Text:
+    def text(self) -> ShellText:
         """As text for another shell."""
         chars: list[str] = []
         places: list[int] = []
@@ -170,7 +170,7 @@ class Word:
                 held[len(places)] = piece
                 chars.append(HELD)
                 places.append(piece.place)
-        return Text("".join(chars), (*places, self.end), held)
+        return ShellText("".join(chars), (*places, self.end), held)
 
 
 def _places(piece: Piece) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ def assignment(word: Word, *, exported: bool = False) -> Assignment | None:
 
 
 @dataclass(slots=True)
-class Command:
+class ShellCommand:
     """A simple command: assignments, words, and what it is part of."""
 
     assignments: tuple[Assignment, ...]
@@ -217,7 +217,7 @@ class Command:
     depth: int = 0
     """In how many ifs, loops, groups and functions it is."""
     shell: int = 0
-    document: Text | None = None
+    document: ShellText | None = None
     """Its here-document."""
     outside: bool = False
     """Whether it runs only outside of a job, as behind `[ -z "$SLURM_JOB_ID" ] &&`."""

@@ -14,14 +14,14 @@ JITTER = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollInterval:
     """How often questions have failed in a row."""
 
     failures: int = 0
 
-    def failed(self) -> Pace:
+    def failed(self) -> PollInterval:
         """After one more failure."""
-        return Pace(self.failures + 1)
+        return PollInterval(self.failures + 1)
 
     def wait(self, age: float, chance: float) -> float:
         """Seconds until the next question, `age` seconds after the first; `chance`: from 0 to 1."""

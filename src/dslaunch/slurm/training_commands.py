@@ -20,8 +20,8 @@ from dslaunch.slurm.grammar import (
     options_of,
 )
 from dslaunch.slurm.script import Script
-from dslaunch.slurm.shell import read
-from dslaunch.slurm.words import Command, Expansion, Literal, Piece, Word
+from dslaunch.slurm.shell_parser import read
+from dslaunch.slurm.shell_words import Expansion, Literal, Piece, ShellCommand, Word
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 MODULES = {
@@ -53,17 +53,17 @@ SCRIPT_FILE = re.compile(r".*\.(sh|bash|py)")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SrunStep:
     """One srun."""
 
-    command: Command
+    command: ShellCommand
     options: dict[str, Option]
     place: int
     """Of the word srun."""
     end: int
     program: tuple[Word, ...]
     """What it starts."""
-    inner: tuple[Command, ...]
+    inner: tuple[ShellCommand, ...]
     """The commands of `bash -c '...'`, if it starts that."""
 
     def inner_expansions(self) -> Iterator[Expansion]:
@@ -73,7 +73,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class TrainingCommand:
     """One program that trains."""
 
     program: str
@@ -81,9 +81,9 @@ class Launch:
     place: int
     options: dict[str, Option]
     """Of the launcher, underscores for dashes; the last of each name."""
-    command: Command
+    command: ShellCommand
     """Of the batch script, in which it is."""
-    step: Step | None
+    step: SrunStep | None
 
     @property
     def launcher(self) -> bool:
@@ -105,12 +105,12 @@ class Reading:
     """A script with what it starts."""
 
     script: Script
-    steps: tuple[Step, ...]
-    launches: tuple[Launch, ...]
-    nested: tuple[Command, ...]
+    steps: tuple[SrunStep, ...]
+    launches: tuple[TrainingCommand, ...]
+    nested: tuple[ShellCommand, ...]
     """The commands of `bash -c '...'` and `eval` without srun."""
 
-    def texts(self) -> Iterator[Command]:
+    def texts(self) -> Iterator[ShellCommand]:
         """Every command of every shell: the script's and those within `bash -c`."""
         yield from self.script.every_command
         yield from self.nested
@@ -120,9 +120,9 @@ class Reading:
 
 def read_launches(script: Script) -> Reading:
     """Find every step and launch."""
-    steps: list[Step] = []
-    launches: list[Launch] = []
-    nested: list[Command] = []
+    steps: list[SrunStep] = []
+    launches: list[TrainingCommand] = []
+    nested: list[ShellCommand] = []
     own = {id(command) for command in script.commands}
     for command, words in _started(script):
         nested += [] if id(command) in own else [command]
@@ -134,7 +134,7 @@ def read_launches(script: Script) -> Reading:
     return Reading(script, tuple(steps), tuple(launches), tuple(nested))
 
 
-def _started(script: Script) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+def _started(script: Script) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
     """Every command with its words expanded; what `bash -c` and `eval` are given, and a function's
     body with the arguments of a call, stand in their place."""
     called = {command.name for command in script.commands}
@@ -146,8 +146,8 @@ def _started(script: Script) -> Iterator[tuple[Command, tuple[Word, ...]]]:
 
 
 def _called(
-    script: Script, command: Command, words: tuple[Word, ...], depth: int
-) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+    script: Script, command: ShellCommand, words: tuple[Word, ...], depth: int
+) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
     name = words[0].constant if words else None
     text = _shell_text(words) if _srun(words) is None else None
     if depth >= DEEPEST_CALL or words[:1] == () or name in NOT_STARTING:
@@ -168,8 +168,8 @@ def _takes_arguments(script: Script, name: str | None) -> bool:
 
 
 def _body(
-    script: Script, command: Command, words: tuple[Word, ...], depth: int
-) -> Iterator[tuple[Command, tuple[Word, ...]]]:
+    script: Script, command: ShellCommand, words: tuple[Word, ...], depth: int
+) -> Iterator[tuple[ShellCommand, tuple[Word, ...]]]:
     """A function's commands as a call of it makes them."""
     name = words[0].value
     script.left -= sum(COST * (1 + len(inner.words)) for inner in script.functions[name])
@@ -187,7 +187,7 @@ def _body(
         yield from _called(script, _within(inner, command), filled, depth + 1)
 
 
-def _within(inner: Command, outer: Command) -> Command:
+def _within(inner: ShellCommand, outer: ShellCommand) -> ShellCommand:
     """A command that runs as a part of another one, whose pipe or `&` holds for it, too."""
     passed = outer.operator in ("|", "|&", "&")
     operator = outer.operator if passed else inner.operator
@@ -220,7 +220,7 @@ def _srun(words: Sequence[Word]) -> int | None:
     return None
 
 
-def _step(command: Command, words: tuple[Word, ...], at: int) -> Step:
+def _step(command: ShellCommand, words: tuple[Word, ...], at: int) -> SrunStep:
     found, used = options_of(words[at + 1 :], SRUN)
     program = tuple(words[at + 1 + used :])
     options = {option.name: option for option in found}
@@ -228,7 +228,7 @@ def _step(command: Command, words: tuple[Word, ...], at: int) -> Step:
     inner = tuple(_nested(program, 1, 0))
     if command.document is not None and program and _base(program[0]) in SHELLS and not text:
         inner = tuple(read(command.document, 1))
-    return Step(
+    return SrunStep(
         command=command,
         options=options,
         place=words[at].place,
@@ -238,7 +238,7 @@ def _step(command: Command, words: tuple[Word, ...], at: int) -> Step:
     )
 
 
-def _nested(words: Sequence[Word], shell: int, depth: int) -> Iterator[Command]:
+def _nested(words: Sequence[Word], shell: int, depth: int) -> Iterator[ShellCommand]:
     """The commands of `bash -c '...'`, and of those within them."""
     text = _shell_text(words)
     if text is None or depth >= DEEPEST_CALL:
@@ -276,8 +276,12 @@ def _joined(words: Sequence[Word]) -> Word:
 
 
 def _launches(
-    script: Script, words: tuple[Word, ...], command: Command, step: Step | None, shell: int
-) -> Iterator[Launch]:
+    script: Script,
+    words: tuple[Word, ...],
+    command: ShellCommand,
+    step: SrunStep | None,
+    shell: int,
+) -> Iterator[TrainingCommand]:
     if words and words[0].value in NOT_STARTING:
         return
     text = _shell_text(words)
@@ -293,7 +297,7 @@ def _launches(
         if found := _program(words, at, behind_srun=step is not None):
             name, start = found
             options = _options(words[start:], GRAMMARS.get(name))
-            yield Launch(name, words[at].place, options, command, step)
+            yield TrainingCommand(name, words[at].place, options, command, step)
             return
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from dslaunch.slurm.aftermath import account, aftermath
-from dslaunch.slurm.client import Client, Done
+from dslaunch.slurm.client import Done, SlurmClient
+from dslaunch.slurm.end_details import account, end_details
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
+from dslaunch.slurm.output_evidence import MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo
-from dslaunch.slurm.verdict import Aftermath
+from dslaunch.slurm.verdict import EndDetails
 
 DIRECT = Layout(((2, 1),), direct=True)
 STEPS = """\
@@ -30,7 +30,7 @@ NODES = (
 OURS = JobId("5", submitted=100, token="dslaunch-00112233445566aa")
 
 
-def answering(**answers: str | Done) -> Client:
+def answering(**answers: str | Done) -> SlurmClient:
     """A client whose commands answer this; a `|` is the delimiter that the question asks for."""
 
     def run(argv: Sequence[str], stdin: str, environ: Mapping[str, str]) -> Done:
@@ -40,7 +40,7 @@ def answering(**answers: str | Done) -> Client:
         options = dict(word.partition("=")[::2] for word in argv)
         return Done(0, answer.replace("|", options.get("--delimiter", "|")), "")
 
-    return Client({}, run)
+    return SlurmClient({}, run)
 
 
 def start(state: str, submitted: int = 100, token: str = OURS.token, job: str = "5") -> str:
@@ -49,10 +49,10 @@ def start(state: str, submitted: int = 100, token: str = OURS.token, job: str = 
 
 
 def asked(
-    client: Client, info: JobInfo, observed: Observed | None = None, job: JobId = OURS
-) -> Aftermath:
-    began = Observed(start=1) if observed is None else observed
-    return aftermath(client, job, info, began, DIRECT, wait=lambda: False)
+    client: SlurmClient, info: JobInfo, observed: OutputEvidence | None = None, job: JobId = OURS
+) -> EndDetails:
+    began = OutputEvidence(start=1) if observed is None else observed
+    return end_details(client, job, info, began, DIRECT, wait=lambda: False)
 
 
 def test_the_nodes_that_are_down_are_named_after_a_node_failure() -> None:
@@ -74,7 +74,9 @@ def test_accounting_that_hears_of_the_end_later_is_asked_again() -> None:
         return answering(sacct=next(answers)).run(argv, stdin, environ)
 
     info = JobInfo("5", "CANCELLED", nodes="node1")
-    found = aftermath(Client({}, run), OURS, info, Observed(start=1), DIRECT, wait=lambda: True)
+    found = end_details(
+        SlurmClient({}, run), OURS, info, OutputEvidence(start=1), DIRECT, wait=lambda: True
+    )
     assert found.canceled_by == account(0)
 
 
@@ -84,12 +86,12 @@ def test_who_canceled_another_job_of_the_number_is_not_said() -> None:
     found = asked(client, JobInfo("5", "CANCELLED", nodes="node1"))
     assert found.canceled_by == account(0)
     alone = asked(answering(sacct=of_another), JobInfo("5", "CANCELLED", nodes="node1"))
-    assert alone == Aftermath()
+    assert alone == EndDetails()
 
 
 def test_who_canceled_an_earlier_start_is_not_said() -> None:
     client = answering(sacct=start("CANCELLED by 1001") + start("RUNNING", submitted=200))
-    assert asked(client, JobInfo("5", "CANCELLED", nodes="node1")) == Aftermath()
+    assert asked(client, JobInfo("5", "CANCELLED", nodes="node1")) == EndDetails()
 
 
 @pytest.mark.parametrize(
@@ -106,19 +108,19 @@ def test_who_canceled_an_earlier_start_is_not_said() -> None:
 )
 def test_who_canceled_a_job_may_stay_unknown(said: str | Done) -> None:
     found = asked(answering(sacct=said), JobInfo("5", "CANCELLED", nodes="node1"))
-    assert found == Aftermath()
+    assert found == EndDetails()
 
 
 def test_a_node_that_was_drained_for_its_prolog_is_named() -> None:
     client = answering(sacct=start("CANCELLED by 0", job="13"), scontrol=NODES)
     info = JobInfo("13", "CANCELLED", nodes="node[1-2]", ended=1795380343)
-    assert asked(client, info, Observed()).prolog == "node2"
+    assert asked(client, info, OutputEvidence()).prolog == "node2"
 
 
 def test_a_prolog_that_failed_for_another_job_is_not_this_ones_reason() -> None:
     client = answering(sacct=start("CANCELLED by 0"), scontrol=NODES)
     long_before = JobInfo("5", "CANCELLED", nodes="node[1-2]", ended=1795370000)
-    assert asked(client, long_before, Observed()).prolog == ""
+    assert asked(client, long_before, OutputEvidence()).prolog == ""
     began = JobInfo("5", "CANCELLED", nodes="node[1-2]", ended=1795380343)
     assert asked(client, began).prolog == ""
 
@@ -139,4 +141,4 @@ def test_the_steps_of_another_start_of_the_number_are_not_meant() -> None:
 
 def test_nothing_is_asked_of_a_job_that_ended_by_itself() -> None:
     client = answering(sacct=Done(1, "", "no"), scontrol=Done(1, "", "no"))
-    assert asked(client, JobInfo("5", "COMPLETED", code=0)) == Aftermath()
+    assert asked(client, JobInfo("5", "COMPLETED", code=0)) == EndDetails()

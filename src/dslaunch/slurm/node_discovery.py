@@ -9,13 +9,13 @@ from itertools import groupby
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.slurm.allocation import (
+    allocated_nodes,
     bare_cluster,
     fewer_gpus,
-    given,
     in_allocation,
     seen_by_steps,
 )
-from dslaunch.slurm.client import Client
+from dslaunch.slurm.client import SlurmClient
 from dslaunch.slurm.partition import FORMAT, Partition, allowed_accounts, parse_partition
 from dslaunch.slurm.refusal import why_refused
 from dslaunch.transport.transports import srun
@@ -24,18 +24,18 @@ SHOW_GPUS = 'echo "$SLURMD_NODENAME=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICE
 """SLURM sets both where it does not know the GPUs' kind (gres.conf(5), Flags=nvidia_gpu_env)."""
 
 
-def allocated(client: Client, cluster: Cluster | None) -> Cluster:
+def allocated(client: SlurmClient, cluster: Cluster | None) -> Cluster:
     """The cluster file with the nodes that SLURM gave, or those alone where there is no file.
 
     Which GPUs are ours scontrol knows; without it, as on some compute nodes (submitit #1601),
     their number must do. Raises UsageError outside an allocation.
     """
     environ = client.environ
-    nodes = given(environ, _detail(client, environ.get("SLURM_JOB_ID", "")))
+    nodes = allocated_nodes(environ, _detail(client, environ.get("SLURM_JOB_ID", "")))
     return bare_cluster(nodes) if cluster is None else in_allocation(cluster, nodes)
 
 
-def _detail(client: Client, number: str) -> str:
+def _detail(client: SlurmClient, number: str) -> str:
     try:
         command = ["scontrol", "--details", "show", "job", number]
         return client.run(command, "", client.environ).out if number else ""
@@ -43,7 +43,7 @@ def _detail(client: Client, number: str) -> str:
         return ""
 
 
-def by_steps(client: Client, cluster: Cluster) -> Cluster:
+def by_steps(client: SlurmClient, cluster: Cluster) -> Cluster:
     """The cluster reached by steps of the allocation, with the GPUs numbered as a step sees them:
     from 0 where SLURM hides the others (cgroup.conf(5), ConstrainDevices).
 
@@ -66,7 +66,7 @@ def by_steps(client: Client, cluster: Cluster) -> Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GpuQuery:
     """A step that asks several nodes of one component at once."""
 
     place: srun.Place
@@ -75,7 +75,7 @@ class Step:
     """How many to request on each of them; None: unknown, or none."""
 
 
-def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[Step]:
+def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[GpuQuery]:
     """One step per component; one per node in a component whose nodes have unequal GPUs, which no
     step of several nodes can request."""
     counts = {node.host: node.step_gpus for node in cluster.nodes}
@@ -83,12 +83,12 @@ def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[Step]
         hosts = tuple(group)
         different = {counts.get(host) for host in hosts}
         if len(different) == 1:
-            yield Step(place, hosts, different.pop())
+            yield GpuQuery(place, hosts, different.pop())
         else:
-            yield from (Step(place, (host,), counts.get(host)) for host in hosts)
+            yield from (GpuQuery(place, (host,), counts.get(host)) for host in hosts)
 
 
-def _shown(client: Client, step: Step) -> str:
+def _shown(client: SlurmClient, step: GpuQuery) -> str:
     """What the nodes of a step print of their GPUs. Raises DslaunchError.
 
     SLURM may refuse the number of GPUs that it has itself named; then the step gets what it gets,
@@ -109,7 +109,7 @@ def _shown(client: Client, step: Step) -> str:
     )
 
 
-def partition(client: Client, name: str) -> Partition:
+def partition(client: SlurmClient, name: str) -> Partition:
     """A partition with its nodes and limits. Raises UsageError, ToolMissingError."""
     command = ["sinfo", "--Node", "--noheader", f"--partition={name}", f"--format={FORMAT}"]
     done = client.run(command, "", client.environ)
@@ -119,7 +119,7 @@ def partition(client: Client, name: str) -> Partition:
     return parse_partition(done.out, name, _accounts(client, name))
 
 
-def _accounts(client: Client, name: str) -> tuple[str, ...]:
+def _accounts(client: SlurmClient, name: str) -> tuple[str, ...]:
     """The accounts that may use it, which sinfo does not say; empty: all, or it is not known."""
     try:
         command = ["scontrol", "--oneliner", "show", "partition", name]

@@ -65,7 +65,7 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class OutputEvidence:
     """What the output says of the last start that is in it."""
 
     start: int | None = None
@@ -119,7 +119,7 @@ class Starts:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.last = Observed()
+        self.last = OutputEvidence()
         self.cut: Cut | None = None
         """That SLURM has ended the start, until the next begins."""
         self.hosts: tuple[str, ...] = ()
@@ -134,13 +134,13 @@ class Starts:
         mark = _MARK.match(line) if host == SLURM else None
         if mark is not None:
             another = self.last.start is not None or self._said_something
-            self.last = Observed(start=int(mark["start"]))
+            self.last = OutputEvidence(start=int(mark["start"]))
             self.hosts = node_names(mark["nodes"])
             self.cut = None
             return another
         requeued = self.cut in (Cut.REQUEUED, Cut.PREEMPTED, Cut.NODE_FAILED)
         if requeued and not (host == SLURM and _OF_SLURM.match(line)) and self.last.start is None:
-            self.last, self.cut = Observed(), None
+            self.last, self.cut = OutputEvidence(), None
             return True
         return False
 
@@ -151,7 +151,7 @@ class Starts:
 
     @property
     def _said_something(self) -> bool:
-        return self.last != Observed()
+        return self.last != OutputEvidence()
 
     def feed(self, host: str, rank: int | None, line: str) -> None:
         """Take a line. `rank` is what the line's label says; SLURM's own lines may have one too."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import DslaunchError
 from dslaunch.slurm.identity import JobId
-from dslaunch.slurm.observed import MemoryExceeded, Observed
 from dslaunch.slurm.output import Layout
+from dslaunch.slurm.output_evidence import MemoryExceeded, OutputEvidence
 from dslaunch.slurm.states import JobInfo, moment, whole_number
-from dslaunch.slurm.verdict import PROLOG_REASON, Account, Aftermath
+from dslaunch.slurm.verdict import PROLOG_REASON, Account, EndDetails
 
 if TYPE_CHECKING:
-    from dslaunch.slurm.client import Client
+    from dslaunch.slurm.client import SlurmClient
 
 STEPS = "JobIDRaw,State,Start,MaxRSSNode,MaxRSSTask,MaxRSS"
 WAITS, BETWEEN = 20, 0.5
@@ -46,14 +46,14 @@ def waits_for_accounting() -> Callable[[], bool]:
     return wait
 
 
-def aftermath(
-    client: Client,
+def end_details(
+    client: SlurmClient,
     job: JobId,
     info: JobInfo,
-    observed: Observed,
+    observed: OutputEvidence,
     layout: Layout,
     wait: Callable[[], bool],
-) -> Aftermath:
+) -> EndDetails:
     """Ask what explains the end of `info`: a job, or a task or component of it. What cannot be
     found out stays unknown: never raises DslaunchError. `wait`: see `waits_for_accounting`."""
     try:
@@ -62,20 +62,20 @@ def aftermath(
                 name: node.get("State", "") for name, node in client.nodes(info.nodes).items()
             }
             down = [name for name, state in states.items() if "DOWN" in state or "*" in state]
-            return Aftermath(down=_folded(down))
+            return EndDetails(down=_folded(down))
         if info.state == "CANCELLED":
-            began = observed != Observed()
+            began = observed != OutputEvidence()
             prolog = "" if began or not info.nodes else _prolog(client, info)
-            return Aftermath(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
+            return EndDetails(canceled_by=_canceled_by(client, job, info, wait), prolog=prolog)
         if info.state == "OUT_OF_MEMORY":
-            return Aftermath(memory=_memory(client, info, layout))
+            return EndDetails(memory=_memory(client, info, layout))
     except DslaunchError:
         pass
-    return Aftermath()
+    return EndDetails()
 
 
 def _canceled_by(
-    client: Client, job: JobId, info: JobInfo, wait: Callable[[], bool]
+    client: SlurmClient, job: JobId, info: JobInfo, wait: Callable[[], bool]
 ) -> Account | None:
     """Who ended the last start; None: the accounting does not say it, or there is none."""
     while True:
@@ -95,7 +95,7 @@ def account(uid: int) -> Account:
         return Account(uid)
 
 
-def _memory(client: Client, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
+def _memory(client: SlurmClient, info: JobInfo, layout: Layout) -> MemoryExceeded | None:
     """The step that was out of memory, and the node and task with the most memory in it."""
     found = [
         _step(name, node, task, size, layout)
@@ -135,7 +135,7 @@ def _bytes(text: str) -> int | None:
     return int(found[1]) * 1024 ** _UNITS[found[2]] if found else None
 
 
-def _steps(client: Client, info: JobInfo) -> list[list[str]]:
+def _steps(client: SlurmClient, info: JobInfo) -> list[list[str]]:
     """The rows of a job's steps; none: there is no accounting, or it does not answer."""
     done = client.sacct(info.job, info.cluster, STEPS)
     if done.code:
@@ -144,7 +144,7 @@ def _steps(client: Client, info: JobInfo) -> list[list[str]]:
     return [cells for cells in rows if len(cells) == STEPS.count(",") + 1]
 
 
-def _prolog(client: Client, info: JobInfo) -> str:
+def _prolog(client: SlurmClient, info: JobInfo) -> str:
     """The nodes of a job that were drained for their prolog when it ended, folded."""
     return _folded(
         name

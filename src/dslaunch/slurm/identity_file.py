@@ -29,7 +29,7 @@ class _Seen(Sent):
 _SEEN: TypeAdapter[_Seen] = TypeAdapter(_Seen)
 
 
-def note_seen(directory: Path, job: JobId) -> None:
+def write_identity(directory: Path, job: JobId) -> None:
     """Write down how a job was seen last."""
     seen = _Seen(submitted=job.submitted, restarts=job.restarts, user=job.user, earlier=job.earlier)
     # a full disk ends no following; the token identifies the job as well
@@ -37,7 +37,7 @@ def note_seen(directory: Path, job: JobId) -> None:
         write_private(directory / FILE, seen.model_dump_json() + "\n")
 
 
-def last_seen(directory: Path, job: JobId) -> JobId:
+def seen_identity(directory: Path, job: JobId) -> JobId:
     """Return the job, as it was submitted, with what was seen of it since."""
     try:
         seen = parse(_SEEN, json.loads(read_private(directory / FILE, LARGEST)))

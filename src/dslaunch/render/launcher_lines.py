@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dslaunch.launch.command import Word, activated, at_home, shell_line
 from dslaunch.launch.launchers import check_launcher
 from dslaunch.registry import LAUNCHERS
+from dslaunch.render.caveats import secret_notes
 from dslaunch.render.launch import Rendered
-from dslaunch.render.notes import secret_notes
 
 if TYPE_CHECKING:
     from dslaunch.render.launch import Launch

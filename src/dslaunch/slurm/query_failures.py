@@ -13,7 +13,7 @@ from enum import Enum
 from dslaunch.errors import DslaunchError
 
 
-class Failure(Enum):
+class QueryFailure(Enum):
     """What went wrong."""
 
     AUTH = "authentication"
@@ -33,31 +33,34 @@ class Failure(Enum):
     OTHER = "other"
 
 
-OF_THE_JOB = frozenset((Failure.UNPROVEN, Failure.NO_END))
+OF_THE_JOB = frozenset((QueryFailure.UNPROVEN, QueryFailure.NO_END))
 """Failures that say nothing of other jobs of the same cluster."""
 _WORDS = {
-    Failure.AUTH: "SLURM cannot authenticate this machine (munge)",
-    Failure.BUSY: "SLURM's controller is busy",
-    Failure.STANDBY: "SLURM's controller is a standby that does not answer yet",
-    Failure.RATE_LIMIT: "SLURM's controller limits how often it may be asked",
-    Failure.TIMEOUT: "SLURM's controller did not answer in time",
-    Failure.NO_CONTACT: "SLURM's controller does not answer",
-    Failure.NO_SLURM: "SLURM's configuration cannot be read",
-    Failure.NO_CLUSTER: "SLURM does not find the job's cluster now",
-    Failure.ACCOUNTING: "SLURM's accounting does not answer",
+    QueryFailure.AUTH: "SLURM cannot authenticate this machine (munge)",
+    QueryFailure.BUSY: "SLURM's controller is busy",
+    QueryFailure.STANDBY: "SLURM's controller is a standby that does not answer yet",
+    QueryFailure.RATE_LIMIT: "SLURM's controller limits how often it may be asked",
+    QueryFailure.TIMEOUT: "SLURM's controller did not answer in time",
+    QueryFailure.NO_CONTACT: "SLURM's controller does not answer",
+    QueryFailure.NO_SLURM: "SLURM's configuration cannot be read",
+    QueryFailure.NO_CLUSTER: "SLURM does not find the job's cluster now",
+    QueryFailure.ACCOUNTING: "SLURM's accounting does not answer",
 }
-_PATTERNS: tuple[tuple[str, Failure], ...] = (
-    (r"[Mm]unge|[Aa]uthenticat|Protocol authentication|auth_g_", Failure.AUTH),
-    (r"standby mode", Failure.STANDBY),
-    (r"[Rr]ate.?limit|RPC limit exceeded", Failure.RATE_LIMIT),
-    (r"slurmdbd|slurm_persist_conn|database", Failure.ACCOUNTING),
-    (r"can't be reached now, or it is an invalid entry", Failure.NO_CLUSTER),
-    (r"[Cc]luster .* (?:not|invalid)", Failure.NO_CLUSTER),
-    (r"configuration source|Unable to process configuration", Failure.NO_SLURM),
-    (r"timed out", Failure.TIMEOUT),
-    (r"Resource temporarily unavailable|too busy|try again", Failure.BUSY),
-    (r"Unable to (?:contact|establish|connect)|connect failure", Failure.NO_CONTACT),
-    (r"[Cc]onnection refused|Zero Bytes|[Cc]ommunication|[Nn]o route to host", Failure.NO_CONTACT),
+_PATTERNS: tuple[tuple[str, QueryFailure], ...] = (
+    (r"[Mm]unge|[Aa]uthenticat|Protocol authentication|auth_g_", QueryFailure.AUTH),
+    (r"standby mode", QueryFailure.STANDBY),
+    (r"[Rr]ate.?limit|RPC limit exceeded", QueryFailure.RATE_LIMIT),
+    (r"slurmdbd|slurm_persist_conn|database", QueryFailure.ACCOUNTING),
+    (r"can't be reached now, or it is an invalid entry", QueryFailure.NO_CLUSTER),
+    (r"[Cc]luster .* (?:not|invalid)", QueryFailure.NO_CLUSTER),
+    (r"configuration source|Unable to process configuration", QueryFailure.NO_SLURM),
+    (r"timed out", QueryFailure.TIMEOUT),
+    (r"Resource temporarily unavailable|too busy|try again", QueryFailure.BUSY),
+    (r"Unable to (?:contact|establish|connect)|connect failure", QueryFailure.NO_CONTACT),
+    (
+        r"[Cc]onnection refused|Zero Bytes|[Cc]ommunication|[Nn]o route to host",
+        QueryFailure.NO_CONTACT,
+    ),
 )
 _FORGOTTEN = re.compile(r"Invalid job id specified|Invalid job id\b")
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
@@ -66,7 +69,7 @@ _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 class UnknownNow(DslaunchError):
     """How a job stands cannot be told now; it says nothing of the job."""
 
-    def __init__(self, code: Failure, message: str = "", *, hint: str | None = None) -> None:
+    def __init__(self, code: QueryFailure, message: str = "", *, hint: str | None = None) -> None:
         words = message or _WORDS.get(code, "SLURM does not answer the question")
         super().__init__(words, hint=hint)
         self.code = code
@@ -79,7 +82,7 @@ class UnknownNow(DslaunchError):
             return cls(code)
         lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in said.splitlines()]
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return cls(Failure.OTHER, f"SLURM does not answer: {last[:200]}" if last else "")
+        return cls(QueryFailure.OTHER, f"SLURM does not answer: {last[:200]}" if last else "")
 
 
 def is_forgotten(said: str) -> bool:

@@ -9,7 +9,7 @@ from types import FrameType
 from dslaunch.run.interrupts import Noted
 
 
-class Wishes(Noted):
+class FollowSignals(Noted):
     """Notes what the user wants. The first Ctrl-C asks, the second insists."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dslaunch.slurm.pace import JITTER, LONGEST_WAIT, Pace
+from dslaunch.slurm.poll_interval import JITTER, LONGEST_WAIT, PollInterval
 
 
 def test_questions_are_frequent_at_first_and_seldom_later() -> None:
-    assert [Pace().wait(age, 0.5) for age in (0, 29, 31)] == [1, 1, 10]
+    assert [PollInterval().wait(age, 0.5) for age in (0, 29, 31)] == [1, 1, 10]
 
 
 def test_waits_double_with_each_failure_up_to_a_bound() -> None:
     waits = []
-    pace = Pace()
+    pace = PollInterval()
     for _ in range(100):
         pace = pace.failed()
         waits.append(pace.wait(0, 0.5))
@@ -20,5 +20,5 @@ def test_waits_double_with_each_failure_up_to_a_bound() -> None:
 
 
 def test_followers_do_not_ask_all_at_once() -> None:
-    waits = [Pace(9).wait(0, chance) for chance in (0.0, 1.0)]
+    waits = [PollInterval(9).wait(0, chance) for chance in (0.0, 1.0)]
     assert waits == [LONGEST_WAIT * (1 - JITTER), LONGEST_WAIT * (1 + JITTER)]
