@@ -20,11 +20,30 @@ CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
 _MEMORY = re.compile(r"^(\w{1,64}):\s+(\d{1,15}) kB", re.MULTILINE)
 GIB = 1 << 30
 NETWORK_TYPES = frozenset(
-    {
-        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "cifs", "smb3"),
-        *("glusterfs", "orangefs", "pvfs2", "virtiofs", "9p", "afs", "fuse.glusterfs"),
-        *("fuse.ceph", "fuse.juicefs", "fuse.s3fs", "fuse.goofys", "fuse.sshfs"),
-    }
+    [
+        "nfs",
+        "nfs4",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "wekafs",
+        "panfs",
+        "cifs",
+        "smb3",
+        "glusterfs",
+        "orangefs",
+        "pvfs2",
+        "virtiofs",
+        "9p",
+        "afs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.juicefs",
+        "fuse.s3fs",
+        "fuse.goofys",
+        "fuse.sshfs",
+    ]
 )
 """File systems whose server may fail while the node lives; proc(5) names."""
 

@@ -79,7 +79,9 @@ def _sees(a: Answers, path: str) -> frozenset[str] | Finding:
         return Finding("unknown", f"{path}: {why}", hosts=(a.host,))
     if error is not None:
         expected, fix = "a directory that can be written", f"make {path} there, and writable"
-        return Finding("fail", f"{path}: {error}", expected, fix, f"touch {path}/x", (a.host,))
+        return Finding(
+            "fail", f"{path}: {error}", expected, fix, f"touch {path}/x", hosts=(a.host,)
+        )
     hosts = {_name(a.scope, node.host): node.host for node in a.scope.nodes}
     return frozenset(hosts[name] for name in found if name in hosts)
 

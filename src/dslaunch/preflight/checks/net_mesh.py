@@ -150,7 +150,7 @@ def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Finding]:
         whom = f"{others} other nodes" if others > 1 else one
         way = f"cannot be called by {whom}" if into else f"cannot call {whom}"
         fix, see = OF_MTU if why.reason is Reason.LARGE_PACKETS_LOST else ("", "")
-        yield Finding("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, (host,))
+        yield Finding("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, hosts=(host,))
         left = {pair: why for pair, why in left.items() if host not in pair}
 
 

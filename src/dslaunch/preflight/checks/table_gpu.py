@@ -26,6 +26,7 @@ from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.comparison import odd_ones
+from dslaunch.topology.inventory import gpu_list
 
 
 def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
@@ -37,8 +38,6 @@ def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
 
 def _mig_devices(a: Answers) -> int | None:
     """How many devices ranks can have on a node with MIG; None: it has none."""
-    from dslaunch.topology.inventory import gpu_list
-
     cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
     if not any(cut):
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from dslaunch.preflight.check import (
     Answers,
@@ -22,11 +22,9 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.flow import NodeFlow, each
-
-if TYPE_CHECKING:
-    from dslaunch.topology import Topology
-    from dslaunch.topology.shape import Near
-
+from dslaunch.topology import Topology, compare
+from dslaunch.topology.model import nvlinks
+from dslaunch.topology.shape import Near, nearest, summary, usable
 
 SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmanager"]}, 10)
 SWITCH = "0x0680"
@@ -77,32 +75,44 @@ def _fabric_service(a: Answers) -> Iterator[Finding]:
 _GPU = re.compile(r"^GPU (\d{1,4}): ")
 _LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
 
-Links = dict[int, float]
-"""GB/s by link; 0: inactive."""
 
+@dataclass(frozen=True, slots=True)
+class NvlinkStatus:
+    """What `nvidia-smi nvlink -s` prints."""
 
-def links(text: str) -> dict[int, Links]:
-    """Read `nvidia-smi nvlink -s`, by GPU."""
-    found: dict[int, Links] = {}
-    index = None
-    for line in text.splitlines():
-        if link := _LINK.match(line):
-            if index is not None:
-                found[index][int(link[1])] = float(link[2] or 0)
-        elif gpu := _GPU.match(line):
-            index = int(gpu[1])
-            found[index] = {}
-    return found
+    gpus: Mapping[int, Mapping[int, float]]
+    """By GPU and link, GB/s; 0: inactive."""
+    whole: bool
+    """Whether every line is one of a GPU or a link, and the last one has its end."""
+    mig: bool
+    """Whether it has no links since MIG is enabled."""
+
+    @classmethod
+    def parse(cls, text: str) -> NvlinkStatus:
+        """Read what it printed."""
+        gpus: dict[int, dict[int, float]] = {}
+        whole = text.endswith("\n")
+        index = None
+        for line in text.splitlines():
+            if link := _LINK.match(line):
+                if index is not None:
+                    gpus[index][int(link[1])] = float(link[2] or 0)
+            elif gpu := _GPU.match(line):
+                index = int(gpu[1])
+                gpus[index] = {}
+            elif line.strip():
+                whole = False
+        return cls(gpus, whole, "not supported for Devices in MIG mode" in text)
 
 
 def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
-    text = a.value(nvidia.NVLINK)["out"]
-    found = links(text)
+    status = NvlinkStatus.parse(a.value(nvidia.NVLINK)["out"])
+    found = status.gpus
     if not any(found.values()):
-        yield from _without_nvlink(a)
+        yield _without_nvlink(a, status)
         return
     known = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
-    if known.keys() != found.keys() or _damaged(text) or len({*map(len, found.values())}) > 1:
+    if known.keys() != found.keys() or not status.whole or len({*map(len, found.values())}) > 1:
         raise UnansweredError("`nvidia-smi nvlink -s` cannot be read whole")
     most = max(sum(speed > 0 for speed in of.values()) for of in found.values())
     fastest = max(speed for of in found.values() for speed in of.values())
@@ -124,20 +134,13 @@ def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
 
-def _damaged(text: str) -> bool:
-    """Whether a line is neither a GPU nor a link, or has no end."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return not text.endswith("\n") or not all(_LINK.match(x) or _GPU.match(x) for x in lines)
-
-
-def _without_nvlink(a: Answers) -> Iterator[Finding]:
+def _without_nvlink(a: Answers, status: NvlinkStatus) -> Finding:
     names = [gpu.name for gpu in nvidia.gpus(a)]
-    if "not supported for Devices in MIG mode" in a.value(nvidia.NVLINK)["out"]:
-        yield skipped("MIG is enabled")
-    elif len(names) > 1 and any(map(nvidia.meshed, names)):
+    if status.mig:
+        return skipped("MIG is enabled")
+    if len(names) > 1 and any(map(nvidia.meshed, names)):
         raise UnansweredError("`nvidia-smi nvlink -s` names no links of GPUs that have some")
-    else:
-        yield skipped("no NVLink")
+    return skipped("no NVLink")
 
 
 def _should_be_active(name: str, active: int, most: int) -> bool:
@@ -189,8 +192,6 @@ MEANING = {
 
 
 def _gpu_p2p(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.model import nvlinks
-
     known = wiring.topology(a)
     if len(nvidia.gpus(a)) < 2:
         yield skipped("one GPU")
@@ -219,8 +220,6 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
 
 
 def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.shape import summary
-
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -238,15 +237,11 @@ def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
 
 
 def _usual(known: Topology) -> str:
-    from dslaunch.topology.model import nvlinks
-
     codes = sorted({link for _, _, link in known.links if nvlinks(link)})
     return f"{codes[-1]} between all GPUs" if codes else "NVLink between all GPUs"
 
 
 def _topo_nic_affinity(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.shape import nearest, usable
-
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -285,8 +280,6 @@ ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 
 
 def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
-    from dslaunch.topology import compare
-
     known = wiring.topologies(nodes)
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
     far = {host for host, t in known.items() if wiring.far_from_cards(t)}
