@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
-from dslaunch.preflight.unanswered import Reason
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Interface
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
@@ -60,7 +60,7 @@ def path_question(path: str) -> Question:
 
 def is_missing(a: Answers, path: str) -> bool:
     """Whether the node said of a path that it is not there."""
-    return a.reason(path_question(path)) is Reason.MISSING
+    return a.reason(path_question(path)) is UnansweredReason.MISSING
 
 
 def paths(scope: Scope) -> dict[str, str]:
