@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar
 
 from dslaunch.cluster.model import Cluster, Node, Placement
 from dslaunch.launch.job import Job
-from dslaunch.preflight.unanswered import Reason, reason_of
 from dslaunch.preflight.unanswered import UnansweredError as UnansweredError
+from dslaunch.preflight.unanswered import UnansweredReason, reason_of
 from dslaunch.protocol.survey import Answer
 from dslaunch.pysource.imports import Imports
 
@@ -136,7 +136,7 @@ class Answers:
         """Why a question that was asked has no answer; empty: it has, or was not asked."""
         return self.recorded.get(question.key, _NOTHING).get("error", "")
 
-    def reason(self, question: Question) -> Reason | None:
+    def reason(self, question: Question) -> UnansweredReason | None:
         """The code of `why`; None: it has an answer, or was not asked."""
         why = self.why(question)
         return reason_of(why) if why else None
@@ -167,7 +167,7 @@ _NOTHING: Answer = {}
 
 def _value(answer: Answer | None, not_asked: str) -> Any:
     if answer is None:
-        raise UnansweredError(not_asked, Reason.NOT_ASKED)
+        raise UnansweredError(not_asked, UnansweredReason.NOT_ASKED)
     if "error" in answer:
         raise UnansweredError(answer["error"], reason_of(answer["error"]))
     return answer["value"]

@@ -98,7 +98,7 @@ def alike(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Component:
     """A part of a node, such as a GPU or a port."""
 
     name: Any
@@ -110,7 +110,7 @@ class Part:
 
 
 def parts_alike(
-    parts: Callable[[Answers], list[Part]],
+    parts: Callable[[Answers], list[Component]],
     *,
     named: Callable[[list[Any]], str],
     expected: str,
@@ -128,7 +128,7 @@ def parts_alike(
     """
 
     def compare(nodes: Nodes) -> Iterator[Finding]:
-        found: dict[str, list[Part]] = {}
+        found: dict[str, list[Component]] = {}
         for host, a in nodes.items():
             try:
                 found[host] = parts(a)
@@ -151,7 +151,7 @@ def parts_alike(
     return compare
 
 
-def _usual(found: Mapping[str, list[Part]], lower: bool) -> dict[str, Any]:
+def _usual(found: Mapping[str, list[Component]], lower: bool) -> dict[str, Any]:
     """The most common value of each kind."""
     counts = Counter((part.kind, part.value) for of in found.values() for part in of).most_common()
     if lower:

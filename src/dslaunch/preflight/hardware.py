@@ -22,7 +22,7 @@ from dslaunch.preflight.checks._machine import (
 )
 from dslaunch.preflight.checks.table_fs import MOUNTS, NO_DISK
 from dslaunch.preflight.judge import answers
-from dslaunch.preflight.unanswered import Reason
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.topology.model import nvlinks
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ def _answered(node: NodeHardware, a: Answers) -> NodeHardware:
     )
 
 
-def _gpus(a: Answers) -> tuple[nvidia.Gpu, ...]:
+def _gpus(a: Answers) -> tuple[nvidia.NvidiaGpu, ...]:
     try:
         return nvidia.gpus(a)
     except UnansweredError:
         return ()
 
 
-def _gpu_memory(gpus: tuple[nvidia.Gpu, ...]) -> int | None:
+def _gpu_memory(gpus: tuple[nvidia.NvidiaGpu, ...]) -> int | None:
     """Of the one with least, in bytes; nvidia-smi tells MiB."""
     try:
         told = [gpu.number("memory.total") for gpu in gpus]
@@ -164,4 +164,4 @@ def _direct(a: Answers, path: str) -> bool | None:
     question = Question("write", {"path": path, "direct": True})
     if a.answered(question):
         return True
-    return False if a.reason(question) is Reason.INVALID_ARGUMENT else None
+    return False if a.reason(question) is UnansweredReason.INVALID_ARGUMENT else None

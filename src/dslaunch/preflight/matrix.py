@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dslaunch.preflight.check import Nodes
+from dslaunch.preflight.checks._measure import speed
+from dslaunch.preflight.checks.net_bandwidth import measured
+from dslaunch.preflight.checks.net_mesh import calls
 
 MOST = 64
 """Nodes up to which a matrix can be read by a person."""
@@ -34,7 +37,6 @@ class Matrix:
 
 def tcp(nodes: Nodes) -> Matrix | None:
     """Who reaches whom by TCP; None for a single node, or more than can be read."""
-    from dslaunch.preflight.checks.net_mesh import calls
 
     asked = calls(nodes)
     if not 2 <= len(asked) <= MOST:
@@ -51,8 +53,6 @@ def tcp(nodes: Nodes) -> Matrix | None:
 def bandwidth(nodes: Nodes) -> Matrix | None:
     """How fast TCP is from node to node; None if it was not measured, or is more than can be
     read."""
-    from dslaunch.preflight.checks._measure import speed
-    from dslaunch.preflight.checks.net_bandwidth import measured
 
     rates, errors = measured(nodes) if nodes else ({}, {})
     if not rates or len(nodes) > MOST:

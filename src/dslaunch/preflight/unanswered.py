@@ -11,7 +11,7 @@ from enum import Enum
 from dslaunch.protocol.survey import Ran
 
 
-class Reason(Enum):
+class UnansweredReason(Enum):
     """What a failure means for the checks."""
 
     NOT_ASKED = "not asked"
@@ -25,26 +25,26 @@ class Reason(Enum):
 
 
 _BEGINNINGS = {
-    "no answer within": Reason.TIMEOUT,
-    "small packets arrive": Reason.LARGE_PACKETS_LOST,
-    "No such file or directory": Reason.MISSING,
-    "Invalid argument": Reason.INVALID_ARGUMENT,
-    "Stale file handle": Reason.FILE_SERVER_GONE,
-    "Transport endpoint is not connected": Reason.FILE_SERVER_GONE,
-    "Host is down": Reason.FILE_SERVER_GONE,
-    "Input/output error": Reason.FILE_SERVER_GONE,
-    "Cannot send after transport endpoint shutdown": Reason.FILE_SERVER_GONE,
+    "no answer within": UnansweredReason.TIMEOUT,
+    "small packets arrive": UnansweredReason.LARGE_PACKETS_LOST,
+    "No such file or directory": UnansweredReason.MISSING,
+    "Invalid argument": UnansweredReason.INVALID_ARGUMENT,
+    "Stale file handle": UnansweredReason.FILE_SERVER_GONE,
+    "Transport endpoint is not connected": UnansweredReason.FILE_SERVER_GONE,
+    "Host is down": UnansweredReason.FILE_SERVER_GONE,
+    "Input/output error": UnansweredReason.FILE_SERVER_GONE,
+    "Cannot send after transport endpoint shutdown": UnansweredReason.FILE_SERVER_GONE,
 }
 _OF_PYTHON = "No module named"
 """It stands behind the exception, or behind the path of the interpreter."""
 
 
-def reason_of(text: str) -> Reason:
+def reason_of(text: str) -> UnansweredReason:
     """Return what a failure means, of the text that the node wrote about it."""
     for beginning, reason in _BEGINNINGS.items():
         if text.startswith(beginning):
             return reason
-    return Reason.NOT_INSTALLED if _OF_PYTHON in text else Reason.OTHER
+    return UnansweredReason.NOT_INSTALLED if _OF_PYTHON in text else UnansweredReason.OTHER
 
 
 def lacks_program(name: str, ran: Ran) -> bool:
@@ -54,14 +54,14 @@ def lacks_program(name: str, ran: Ran) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """A failure as it is shown, and what it means."""
 
     text: str
-    reason: Reason = Reason.OTHER
+    reason: UnansweredReason = UnansweredReason.OTHER
 
     @classmethod
-    def parse(cls, text: str) -> Failure:
+    def parse(cls, text: str) -> CallFailure:
         """Return the failure about which a node wrote a text."""
         return cls(text, reason_of(text))
 
@@ -69,6 +69,6 @@ class Failure:
 class UnansweredError(Exception):
     """A question has no answer; says why."""
 
-    def __init__(self, text: str, reason: Reason = Reason.OTHER) -> None:
+    def __init__(self, text: str, reason: UnansweredReason = UnansweredReason.OTHER) -> None:
         super().__init__(text)
         self.reason = reason

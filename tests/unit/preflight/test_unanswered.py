@@ -8,37 +8,37 @@ import os
 import pytest
 
 from dslaunch.node import survey
-from dslaunch.preflight.unanswered import Failure, Reason, lacks_program, reason_of
+from dslaunch.preflight.unanswered import CallFailure, UnansweredReason, lacks_program, reason_of
 
 ERRNO = {
-    errno.ENOENT: Reason.MISSING,
-    errno.EINVAL: Reason.INVALID_ARGUMENT,
-    errno.ESTALE: Reason.FILE_SERVER_GONE,
-    errno.ENOTCONN: Reason.FILE_SERVER_GONE,
-    errno.EHOSTDOWN: Reason.FILE_SERVER_GONE,
-    errno.EIO: Reason.FILE_SERVER_GONE,
-    errno.ESHUTDOWN: Reason.FILE_SERVER_GONE,
-    errno.EACCES: Reason.OTHER,
+    errno.ENOENT: UnansweredReason.MISSING,
+    errno.EINVAL: UnansweredReason.INVALID_ARGUMENT,
+    errno.ESTALE: UnansweredReason.FILE_SERVER_GONE,
+    errno.ENOTCONN: UnansweredReason.FILE_SERVER_GONE,
+    errno.EHOSTDOWN: UnansweredReason.FILE_SERVER_GONE,
+    errno.EIO: UnansweredReason.FILE_SERVER_GONE,
+    errno.ESHUTDOWN: UnansweredReason.FILE_SERVER_GONE,
+    errno.EACCES: UnansweredReason.OTHER,
 }
 
 
 @pytest.mark.parametrize(("number", "reason"), ERRNO.items())
-def test_an_error_of_linux_has_its_code(number: int, reason: Reason) -> None:
+def test_an_error_of_linux_has_its_code(number: int, reason: UnansweredReason) -> None:
     assert reason_of(os.strerror(number)) is reason
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("ModuleNotFoundError: No module named 'torch'", Reason.NOT_INSTALLED),
-        ("/usr/bin/python3: No module named torch", Reason.NOT_INSTALLED),
-        ("small packets arrive, big ones do not", Reason.LARGE_PACKETS_LOST),
-        ("the last line says: no answer within 5 s", Reason.OTHER),
-        ("", Reason.OTHER),
+        ("ModuleNotFoundError: No module named 'torch'", UnansweredReason.NOT_INSTALLED),
+        ("/usr/bin/python3: No module named torch", UnansweredReason.NOT_INSTALLED),
+        ("small packets arrive, big ones do not", UnansweredReason.LARGE_PACKETS_LOST),
+        ("the last line says: no answer within 5 s", UnansweredReason.OTHER),
+        ("", UnansweredReason.OTHER),
     ],
 )
-def test_a_text_of_a_program_has_its_code(text: str, reason: Reason) -> None:
-    assert Failure.parse(text) == Failure(text, reason)
+def test_a_text_of_a_program_has_its_code(text: str, reason: UnansweredReason) -> None:
+    assert CallFailure.parse(text) == CallFailure(text, reason)
 
 
 def test_a_question_that_is_late_on_the_node_is_a_timeout_here() -> None:
@@ -46,7 +46,7 @@ def test_a_question_that_is_late_on_the_node_is_a_timeout_here() -> None:
     children = survey.Children()
     answers = survey.ask({"late": late}, children)
     children.end()
-    assert reason_of(answers["late"]["error"]) is Reason.TIMEOUT
+    assert reason_of(answers["late"]["error"]) is UnansweredReason.TIMEOUT
 
 
 @pytest.mark.parametrize(

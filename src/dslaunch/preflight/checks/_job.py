@@ -34,8 +34,11 @@ CONDA_FILES = tuple(
     for place in (f"{home}/miniconda3", f"{home}/miniforge3", f"{home}/anaconda3", f"{home}/conda")
 )
 MODULE_FILES = (
-    *("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh"),
-    *("/usr/share/lmod/lmod/init/bash", "/usr/share/modules/init/bash"),
+    "/etc/profile.d/modules.sh",
+    "/etc/profile.d/lmod.sh",
+    "/etc/profile.d/z00_lmod.sh",
+    "/usr/share/lmod/lmod/init/bash",
+    "/usr/share/modules/init/bash",
 )
 LIMITS: Mapping[str, float] = {"seconds": 30.0}
 """How long an activate line and the start of Python may take; a cold file server needs seconds."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dslaunch.preflight.check import Answers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
-from dslaunch.preflight.unanswered import Reason
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Interface
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
@@ -20,11 +20,30 @@ CONTAINER = Question("read", ["/.dockerenv", "/run/.containerenv"])
 _MEMORY = re.compile(r"^(\w{1,64}):\s+(\d{1,15}) kB", re.MULTILINE)
 GIB = 1 << 30
 NETWORK_TYPES = frozenset(
-    {
-        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "cifs", "smb3"),
-        *("glusterfs", "orangefs", "pvfs2", "virtiofs", "9p", "afs", "fuse.glusterfs"),
-        *("fuse.ceph", "fuse.juicefs", "fuse.s3fs", "fuse.goofys", "fuse.sshfs"),
-    }
+    [
+        "nfs",
+        "nfs4",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "wekafs",
+        "panfs",
+        "cifs",
+        "smb3",
+        "glusterfs",
+        "orangefs",
+        "pvfs2",
+        "virtiofs",
+        "9p",
+        "afs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.juicefs",
+        "fuse.s3fs",
+        "fuse.goofys",
+        "fuse.sshfs",
+    ]
 )
 """File systems whose server may fail while the node lives; proc(5) names."""
 
@@ -41,7 +60,7 @@ def path_question(path: str) -> Question:
 
 def is_missing(a: Answers, path: str) -> bool:
     """Whether the node said of a path that it is not there."""
-    return a.reason(path_question(path)) is Reason.MISSING
+    return a.reason(path_question(path)) is UnansweredReason.MISSING
 
 
 def paths(scope: Scope) -> dict[str, str]:

@@ -26,10 +26,10 @@ from dslaunch.preflight.check import (
     UnansweredError,
     skipped,
 )
-from dslaunch.preflight.checks._query import Gpu as Gpu
+from dslaunch.preflight.checks._query import NvidiaGpu as NvidiaGpu
 from dslaunch.preflight.checks._query import Tables, read
 from dslaunch.preflight.flow import NodeFlow, each
-from dslaunch.preflight.unanswered import Reason
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.terminal import printable
 
 PATIENCE = 20.0
@@ -118,7 +118,7 @@ def pci_gpus(a: Answers) -> int:
     )
 
 
-def gpus(a: Answers) -> tuple[Gpu, ...]:
+def gpus(a: Answers) -> tuple[NvidiaGpu, ...]:
     """The node's GPUs. Raises UnansweredError."""
     return a.once(_tables).gpus
 
@@ -171,7 +171,7 @@ def trouble(a: Answers) -> Finding | None:
     try:
         answer = a.value(QUERY)
     except UnansweredError as error:
-        if error.reason is Reason.TIMEOUT:
+        if error.reason is UnansweredReason.TIMEOUT:
             return Finding("fail", f"nvidia-smi gives {error}", *_HUNG)
         return Finding("unknown", f"nvidia-smi: {error}")
     said = answer["out"] + "\n" + answer["err"]
@@ -266,13 +266,13 @@ def up(nodes: Nodes) -> dict[str, Answers]:
     return {host: a for host, a in nodes.items() if driver(a) is Driver.UP}
 
 
-Predicate = Callable[[Gpu, Mapping[str, float]], object]
+Predicate = Callable[[NvidiaGpu, Mapping[str, float]], object]
 """Of a GPU and the check's limits: what the rule's text shows, a tuple for several values; None or
 False: the rule does not apply. Raises UnansweredError for a field that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GpuRule:
     """What is said of a GPU to which a predicate applies."""
 
     level: Level
@@ -281,7 +281,7 @@ class Rule:
     applies: Predicate
 
 
-def each_gpu(needs: tuple[str, ...], *rules: Rule, expected: str) -> Callable[[Nodes], Flow]:
+def each_gpu(needs: tuple[str, ...], *rules: GpuRule, expected: str) -> Callable[[Nodes], Flow]:
     """Judge every GPU by itself: the first rule that applies tells. GPUs of which the same is said
     are named together.
 
@@ -307,7 +307,9 @@ def each_gpu(needs: tuple[str, ...], *rules: Rule, expected: str) -> Callable[[N
     return where_up(judge)
 
 
-def _said(gpu: Gpu, rules: Iterable[Rule], limits: Mapping[str, float]) -> tuple[Level, str] | None:
+def _said(
+    gpu: NvidiaGpu, rules: Iterable[GpuRule], limits: Mapping[str, float]
+) -> tuple[Level, str] | None:
     for rule in rules:
         found = rule.applies(gpu, limits)
         if found is not None and found is not False:

@@ -21,7 +21,7 @@ _NONE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class NvidiaGpu:
     """One GPU as the query tells of it."""
 
     index: int
@@ -73,7 +73,7 @@ class Gpu:
 class Tables:
     """What a node's query printed."""
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[NvidiaGpu, ...]
     """One row per GPU, of all tables."""
     damage: str | None
     """What of the tables cannot be believed; None: all can."""
@@ -101,7 +101,7 @@ def read(text: str) -> Tables:
         damage = "tables of different GPUs"
     if damage is None and not text.endswith("\n"):
         damage = "a last line without an end"
-    return Tables(tuple(Gpu(index, of) for index, of in sorted(fields.items())), damage)
+    return Tables(tuple(NvidiaGpu(index, of) for index, of in sorted(fields.items())), damage)
 
 
 def _without_unit(title: str) -> str:

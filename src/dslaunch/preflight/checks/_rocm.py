@@ -49,7 +49,7 @@ _HOTTEST = {"HOTSPOT": "junction", "EDGE": "edge", "MEM": "memory"}
 
 
 @dataclass(slots=True)
-class Gpu:
+class AmdGpu:
     """One AMD GPU as the tools tell of it."""
 
     temperatures: dict[str, float] = field(default_factory=dict)
@@ -63,20 +63,20 @@ class Gpu:
 class Told:
     """What one node's tools told."""
 
-    gpus: dict[int, Gpu] = field(default_factory=dict)
+    gpus: dict[int, AmdGpu] = field(default_factory=dict)
     driver: str | None = None
     links: dict[tuple[int, int], str] = field(default_factory=dict)
     """`XGMI`, `PCIE` or `XXXX` (not told) by pair of GPUs."""
 
-    def gpu(self, index: int) -> Gpu:
+    def gpu(self, index: int) -> AmdGpu:
         """The GPU of this index, new if it was not named before."""
-        return self.gpus.setdefault(index, Gpu())
+        return self.gpus.setdefault(index, AmdGpu())
 
 
 def read(text: str) -> Told:
     """Read what the tools wrote; lines of another form are skipped."""
     told = Told()
-    current: Gpu | None = None
+    current: AmdGpu | None = None
     in_driver = False
     lines = text.splitlines()[:MOST_LINES]
     for raw in lines:
@@ -106,7 +106,7 @@ def _number(text: str | None) -> float | None:
     return float(found[1]) if found else None
 
 
-def _amd_smi(gpu: Gpu, name: str, value: float | None) -> None:
+def _amd_smi(gpu: AmdGpu, name: str, value: float | None) -> None:
     if value is None:
         return
     if name in _HOTTEST:
@@ -117,7 +117,7 @@ def _amd_smi(gpu: Gpu, name: str, value: float | None) -> None:
         gpu.uncorrected = int(value)
 
 
-def _ras_row(gpu: Gpu, words: list[str]) -> None:
+def _ras_row(gpu: AmdGpu, words: list[str]) -> None:
     """Add a row of rocm-smi's RAS table: block, status, corrected and uncorrected errors."""
     if len(words) < 4 or not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words[-2:]):
         return

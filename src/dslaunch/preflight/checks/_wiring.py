@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dslaunch.preflight.check import Answers, Nodes, Question
 from dslaunch.preflight.checks import _nvidia as nvidia
-
-if TYPE_CHECKING:
-    from dslaunch.topology.model import Topology
+from dslaunch.topology.answers import read
+from dslaunch.topology.layout import DIRECT, nearest
+from dslaunch.topology.model import Topology, nvlinks
 
 _TOP = "/sys/class/infiniband/*"
 _PORT = f"{_TOP}/ports/*"
@@ -32,8 +30,6 @@ def topology(a: Answers) -> Topology:
 
 
 def _topology(a: Answers) -> Topology:
-    from dslaunch.topology.answers import read
-
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
     for name, question in (
         ("gpu_list", nvidia.LIST),
@@ -61,8 +57,6 @@ def topologies(nodes: Nodes) -> dict[str, Topology]:
 
 def far_from_cards(known: Topology) -> dict[str, list[int]]:
     """GPUs that no card reaches by itself, by the link to their nearest."""
-    from dslaunch.topology.layout import DIRECT, nearest
-
     far: dict[str, list[int]] = {}
     for each in nearest(known):
         if each.link and each.link not in DIRECT:
@@ -72,8 +66,6 @@ def far_from_cards(known: Topology) -> dict[str, list[int]]:
 
 def pairs_without_nvlink(a: Answers, known: Topology) -> list[tuple[str, str, str]]:
     """Pairs of GPUs that should have NVLink and have not, with the link that they have."""
-    from dslaunch.topology.model import nvlinks
-
     names = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
     boards = {gpu.label for gpu in known.gpus if nvidia.meshed(names.get(gpu.index, ""))}
     return [

@@ -17,7 +17,7 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks._machine import path_question
-from dslaunch.preflight.unanswered import Reason, reason_of
+from dslaunch.preflight.unanswered import UnansweredReason, reason_of
 
 
 def _name(scope: Scope, host: str) -> str:
@@ -45,7 +45,7 @@ def _flow(nodes: Nodes) -> Flow:
 def _may_ask(a: Answers) -> bool:
     """Whether there are directories, and none that `fs.hung` is known to say does not answer."""
     reasons = [a.reason(path_question(path)) for path in a.scope.directories]
-    return bool(reasons) and Reason.TIMEOUT not in reasons
+    return bool(reasons) and UnansweredReason.TIMEOUT not in reasons
 
 
 def _last(scope: Scope, host: str) -> Asked:
@@ -67,7 +67,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
 
 def _missing(a: Answers, path: str) -> bool:
     made = a.found(_mark(a.scope, a.host)) or {}
-    return reason_of(made.get(path) or "") is Reason.MISSING
+    return reason_of(made.get(path) or "") is UnansweredReason.MISSING
 
 
 def _sees(a: Answers, path: str) -> frozenset[str] | Finding:
@@ -79,7 +79,9 @@ def _sees(a: Answers, path: str) -> frozenset[str] | Finding:
         return Finding("unknown", f"{path}: {why}", hosts=(a.host,))
     if error is not None:
         expected, fix = "a directory that can be written", f"make {path} there, and writable"
-        return Finding("fail", f"{path}: {error}", expected, fix, f"touch {path}/x", (a.host,))
+        return Finding(
+            "fail", f"{path}: {error}", expected, fix, f"touch {path}/x", hosts=(a.host,)
+        )
     hosts = {_name(a.scope, node.host): node.host for node in a.scope.nodes}
     return frozenset(hosts[name] for name in found if name in hosts)
 

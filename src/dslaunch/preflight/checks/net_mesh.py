@@ -19,7 +19,7 @@ from dslaunch.preflight.check import (
     Round,
     Scope,
 )
-from dslaunch.preflight.unanswered import Failure, Reason
+from dslaunch.preflight.unanswered import CallFailure, UnansweredReason
 from dslaunch.protocol.survey import Listening
 
 PAYLOAD = 64 * 1024
@@ -120,14 +120,14 @@ def _flow(nodes: Nodes) -> Flow:
 
 
 def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
-    errors: dict[tuple[str, str], Failure] = {}
+    errors: dict[tuple[str, str], CallFailure] = {}
     heard = [
         host for host, question in asked.items() if host in nodes and nodes[host].answered(question)
     ]
     for host in heard:
         for to, answer in nodes[host].value(asked[host]).items():
             if "error" in answer:
-                errors[host, to] = Failure.parse(answer["error"])
+                errors[host, to] = CallFailure.parse(answer["error"])
     for host in nodes if len(nodes) > 1 else ():
         if host not in heard:
             yield Finding("unknown", "did not call the other nodes", hosts=(host,))
@@ -136,7 +136,7 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     yield Finding("pass", "reaches the other nodes by TCP", hosts=fine)
 
 
-def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Finding]:
+def blamed(errors: Mapping[tuple[str, str], CallFailure]) -> Iterator[Finding]:
     """Who is at fault: whoever has a part in most of the calls that failed, and so on."""
     left = dict(errors)
     while left:
@@ -149,8 +149,8 @@ def blamed(errors: Mapping[tuple[str, str], Failure]) -> Iterator[Finding]:
         one = next(iter({h for pair in mine for h in pair} - {host}))
         whom = f"{others} other nodes" if others > 1 else one
         way = f"cannot be called by {whom}" if into else f"cannot call {whom}"
-        fix, see = OF_MTU if why.reason is Reason.LARGE_PACKETS_LOST else ("", "")
-        yield Finding("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, (host,))
+        fix, see = OF_MTU if why.reason is UnansweredReason.LARGE_PACKETS_LOST else ("", "")
+        yield Finding("fail", f"{way}: {why.text.lower()}", "an answer", fix, see, hosts=(host,))
         left = {pair: why for pair, why in left.items() if host not in pair}
 
 

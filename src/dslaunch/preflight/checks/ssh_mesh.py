@@ -19,7 +19,7 @@ from dslaunch.preflight.check import (
 )
 from dslaunch.preflight.checks.net_mesh import blamed
 from dslaunch.preflight.checks.ssh_client import LAST, THROTTLED
-from dslaunch.preflight.unanswered import Failure
+from dslaunch.preflight.unanswered import CallFailure
 from dslaunch.protocol.survey import Ran
 from dslaunch.transport.classify import from_words
 
@@ -69,7 +69,7 @@ def _flow(nodes: Nodes) -> Flow:
 
 
 def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
-    errors: dict[tuple[str, str], Failure] = {}
+    errors: dict[tuple[str, str], CallFailure] = {}
     silent = set()
     for host, a in nodes.items():
         try:
@@ -83,11 +83,11 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     yield Finding("pass", "logs in to the other nodes", hosts=fine)
 
 
-def _failed(a: Answers, question: Question) -> dict[tuple[str, str], Failure]:
+def _failed(a: Answers, question: Question) -> dict[tuple[str, str], CallFailure]:
     """Calls of a node that did not succeed, with the reason."""
     nodes = {node.host: node for node in a.scope.nodes}
     return {
-        (a.host, to): Failure(_message(nodes[to], done))
+        (a.host, to): CallFailure(_message(nodes[to], done))
         for to, done in a.value(question).items()
         if done["code"]
     }

@@ -31,7 +31,7 @@ from dslaunch.preflight.checks._measure import (
     speed,
 )
 from dslaunch.preflight.checks.net_mesh import address
-from dslaunch.preflight.unanswered import Failure, Reason
+from dslaunch.preflight.unanswered import CallFailure, UnansweredReason
 from dslaunch.protocol.programs import JOB_RESULT, TORCH, Torch
 
 NAME = "sw.dist-smoke"
@@ -51,7 +51,7 @@ def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SmokeJob:
     """Who takes part, and with what."""
 
     hosts: tuple[str, ...]
@@ -88,24 +88,24 @@ def _seen(a: Answers) -> Torch:
     return said(a, _question(a, {}, LOOK), TORCH)
 
 
-def _without(nodes: Nodes) -> dict[str, Failure]:
+def _without(nodes: Nodes) -> dict[str, CallFailure]:
     """Who cannot take part, and why."""
     why = {}
     for host, a in nodes.items():
         try:
             found = _seen(a)
         except UnansweredError as error:
-            why[host] = Failure(str(error), error.reason)
+            why[host] = CallFailure(str(error), error.reason)
             continue
         if not (found.gloo or found.nccl):
             lacks = "PyTorch was built without torch.distributed"
-            why[host] = Failure(lacks, Reason.NOT_INSTALLED)
+            why[host] = CallFailure(lacks, UnansweredReason.NOT_INSTALLED)
         elif address(a) is None:
-            why[host] = Failure("no address is known that the others could dial")
+            why[host] = CallFailure("no address is known that the others could dial")
     return why
 
 
-def _job(nodes: Nodes, without: Mapping[str, Failure]) -> Job | None:
+def _job(nodes: Nodes, without: Mapping[str, CallFailure]) -> SmokeJob | None:
     """The job, of all that can take part: NCCL where every node has a GPU for it."""
     hosts = tuple(host for host in nodes if host not in without)
     if not hosts:
@@ -121,7 +121,7 @@ def _job(nodes: Nodes, without: Mapping[str, Failure]) -> Job | None:
     ranks = [tuple(range(s, s + count)) for s, count in zip(starts, counts, strict=True)]
     meet = (str(address(nodes[hosts[0]])), seen[0].port)
     backend = "nccl" if fast else "gloo"
-    return Job(hosts, tuple(ranks), backend, meet, pairings(len(hosts)))
+    return SmokeJob(hosts, tuple(ranks), backend, meet, pairings(len(hosts)))
 
 
 def pairings(count: int) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -149,7 +149,7 @@ def _flow(nodes: Nodes) -> Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SmokeResult:
     """What became of a node's ranks."""
 
     error: str = ""
@@ -163,13 +163,13 @@ class Part:
     pairs: Mapping[int, float] | None = None
 
 
-def _part(a: Answers, job: Job) -> Part:
+def _part(a: Answers, job: SmokeJob) -> SmokeResult:
     """Of a node's ranks those that failed first count. Raises UnansweredError."""
     ranks = said(a, job.asked(a), JOB_RESULT).ranks
     first = ranks[0]
     bad = sorted((r for r in ranks if r.error is not None), key=lambda r: r.late)
     sums = (n for r in ranks for n in (r.low, r.high))
-    return Part(
+    return SmokeResult(
         error=(bad[0].error or "an error without a message") if bad else "",
         stage=(bad or ranks)[0].stage,
         late=bool(bad) and bad[0].late,
@@ -182,13 +182,15 @@ def _part(a: Answers, job: Job) -> Part:
     )
 
 
-def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> Iterator[Finding]:
+def _compare(
+    nodes: Nodes, job: SmokeJob | None, without: Mapping[str, CallFailure]
+) -> Iterator[Finding]:
     for host, why in without.items():
-        level: Level = "skip" if why.reason is Reason.NOT_INSTALLED else "unknown"
+        level: Level = "skip" if why.reason is UnansweredReason.NOT_INSTALLED else "unknown"
         yield Finding(level, f"takes no part: {why.text}", hosts=(host,))
     if job is None:
         return
-    parts: dict[str, Part] = {}
+    parts: dict[str, SmokeResult] = {}
     for host in job.hosts:
         try:
             parts[host] = _part(nodes[host], job)
@@ -200,7 +202,7 @@ def _compare(nodes: Nodes, job: Job | None, without: Mapping[str, Failure]) -> I
         yield from _failed(job, parts)
 
 
-def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Finding]:
+def _failed(job: SmokeJob, parts: dict[str, SmokeResult]) -> Iterator[Finding]:
     """Who did not come, or fell; those who only waited for them are no culprits."""
     absent = frozenset(rank for part in parts.values() for rank in part.missing)
     missing = [h for h, ranks in zip(job.hosts, job.ranks, strict=True) if absent & set(ranks)]
@@ -218,7 +220,7 @@ def _failed(job: Job, parts: dict[str, Part]) -> Iterator[Finding]:
         yield Finding("unknown", f"waited in vain for {', '.join(missing)}", hosts=waited)
 
 
-def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Finding]:
+def _judge(job: SmokeJob, parts: dict[str, SmokeResult], nodes: Nodes) -> Iterator[Finding]:
     """Of a job that came to its end."""
     bad: set[str] = set()
     for host, part in parts.items():
@@ -234,7 +236,9 @@ def _judge(job: Job, parts: dict[str, Part], nodes: Nodes) -> Iterator[Finding]:
         yield Finding("pass", _figures(job, parts, fine), hosts=fine)
 
 
-def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Iterator[Finding]:
+def _slow(
+    job: SmokeJob, parts: dict[str, SmokeResult], limit: Mapping[str, float]
+) -> Iterator[Finding]:
     """Who is slow with every partner, or by itself."""
     best = {h: max(part.pairs.values()) for h, part in parts.items() if part.pairs}
     single = {h: part.single for h, part in parts.items() if part.single is not None}
@@ -243,7 +247,7 @@ def _slow(job: Job, parts: dict[str, Part], limit: Mapping[str, float]) -> Itera
             yield from slow_findings(rates, limit, f"all-reduce {words} at {{}}")
 
 
-def _figures(job: Job, parts: dict[str, Part], hosts: tuple[str, ...]) -> str:
+def _figures(job: SmokeJob, parts: dict[str, SmokeResult], hosts: tuple[str, ...]) -> str:
     words = [f"{job.world} ranks over {job.backend} sum up right"]
     words.append(f"ready in {max(part.init for part in parts.values()):.1f} s")
     singles = [s for h in hosts if (s := parts[h].single) is not None]

@@ -6,7 +6,7 @@ from dslaunch.preflight.check import Answers, Check, Level
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import CONTAINER, INTERFACES, own_interface, resolve
-from dslaunch.preflight.comparison import Part, alike, parts_alike
+from dslaunch.preflight.comparison import Component, alike, parts_alike
 
 
 def _driver(a: Answers) -> str | None:
@@ -20,29 +20,29 @@ def _other_branch(version: str, common: str) -> Level:
     return "warn" if version.partition(".")[0] == common.partition(".")[0] else "fail"
 
 
-def _clocks(a: Answers) -> list[Part]:
+def _clocks(a: Answers) -> list[Component]:
     """Of the GPUs that tell it: their highest clock in MHz."""
     if nvidia.driver(a) is not nvidia.Driver.UP:
         return []
     clocks = [(gpu, gpu.number("clocks.max.sm")) for gpu in nvidia.gpus(a)]
     return [
-        Part(gpu.index, gpu.name, clock, f"at most {clock:.0f} MHz")
+        Component(gpu.index, gpu.name, clock, f"at most {clock:.0f} MHz")
         for gpu, clock in clocks
         if clock is not None
     ]
 
 
-def _firmware(a: Answers) -> list[Part]:
+def _firmware(a: Answers) -> list[Component]:
     return [
-        Part(device.name, of["board_id"], of["fw_ver"], f"firmware {of['fw_ver']}")
+        Component(device.name, of["board_id"], of["fw_ver"], f"firmware {of['fw_ver']}")
         for device in infiniband.devices(a).values()
         if {"board_id", "fw_ver"} <= (of := device.fields).keys()
     ]
 
 
-def _rates(a: Answers) -> list[Part]:
+def _rates(a: Answers) -> list[Component]:
     return [
-        Part(port.name, port.name, port.rate, f"{port.rate:g} Gb/s{mode}")
+        Component(port.name, port.name, port.rate, f"{port.rate:g} Gb/s{mode}")
         for port in infiniband.ports(a)
         if port.state == "ACTIVE" and port.rate
         for mode in [f" ({port.mode})" if port.mode else ""]

@@ -70,9 +70,11 @@ def _timedate(said: Ran) -> Finding:
         return NO_PROGRAM
     if said["code"]:
         return Finding("unknown", "timedatectl does not answer")
-    if "NTPSynchronized=yes" in said["out"]:
+    properties = dict(line.split("=", 1) for line in said["out"].splitlines() if "=" in line)
+    if properties.get("NTPSynchronized") == "yes":
         return passed("kept right")
-    service = "no service is on" if "NTP=no" in said["out"] else "no server has answered yet"
+    off = properties.get("NTP") == "no"
+    service = "no service is on" if off else "no server has answered yet"
     return Finding("warn", f"the clock is not kept right: {service}", "synchronized")
 
 

@@ -29,7 +29,7 @@ from dslaunch.preflight.checks._machine import (
 )
 from dslaunch.preflight.comparison import odd_ones
 from dslaunch.preflight.flow import NodeFlow, each
-from dslaunch.preflight.unanswered import Reason
+from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Mount, PathStatus
 
 
@@ -83,7 +83,7 @@ def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Find
 MOUNTS = Question("read", ["/proc/self/mountinfo"])
 MOST_MOUNTS = 24
 """Mounts that are asked of one node beside the job's own paths."""
-UNRESPONSIVE = (Reason.TIMEOUT, Reason.FILE_SERVER_GONE)
+UNRESPONSIVE = (UnansweredReason.TIMEOUT, UnansweredReason.FILE_SERVER_GONE)
 
 
 def _network_mounts(a: Answers) -> dict[str, str]:

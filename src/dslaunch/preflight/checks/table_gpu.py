@@ -26,6 +26,7 @@ from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.comparison import odd_ones
+from dslaunch.topology.inventory import gpu_list
 
 
 def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
@@ -37,8 +38,6 @@ def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
 
 def _mig_devices(a: Answers) -> int | None:
     """How many devices ranks can have on a node with MIG; None: it has none."""
-    from dslaunch.topology.inventory import gpu_list
-
     cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
     if not any(cut):
         return None
@@ -88,7 +87,7 @@ def _models(a: Answers) -> tuple[tuple[str, ...], dict[int, str]]:
     return models, {gpu.index: gpu.text("vbios_version") or "none" for gpu in gpus}
 
 
-def _memory(gpu: nvidia.Gpu) -> str:
+def _memory(gpu: nvidia.NvidiaGpu) -> str:
     total = gpu.number("memory.total")
     return f", {round(total / 4096) * 4} GiB" if total else ""
 
@@ -128,7 +127,7 @@ _FLASH = "update the GPUs' firmware so that all have the same"
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process that holds memory of a GPU."""
 
     gpu: str
@@ -141,10 +140,10 @@ class Process:
 _PROCESS = re.compile(r"^(GPU-\S+), (\d{1,10}), (\d{0,10}),([^,]*), .*$")
 
 
-def processes(text: str) -> list[Process]:
+def processes(text: str) -> list[GpuProcess]:
     """Read the lines of the question."""
     found = [match for line in text.splitlines() if (match := _PROCESS.match(line))]
-    return [Process(m[1], int(m[2]), int(m[3]) if m[3] else None, m[4].strip()) for m in found]
+    return [GpuProcess(m[1], int(m[2]), int(m[3]) if m[3] else None, m[4].strip()) for m in found]
 
 
 def _gpu_leftover(a: Answers) -> Iterator[Finding]:

@@ -10,11 +10,11 @@ from operator import ge, gt, lt
 from dslaunch.plural import counted
 from dslaunch.preflight.check import Check
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.checks._nvidia import Predicate, Rule, each_gpu
-from dslaunch.preflight.checks._query import Gpu
+from dslaunch.preflight.checks._nvidia import GpuRule, Predicate, each_gpu
+from dslaunch.preflight.checks._query import NvidiaGpu
 
 Limits = Mapping[str, float]
-fail, warn, info = (partial(Rule, level) for level in ("fail", "warn", "info"))
+fail, warn, info = (partial(GpuRule, level) for level in ("fail", "warn", "info"))
 
 # ---------------------------------------------------------------- predicates
 
@@ -42,7 +42,7 @@ def other_than(field: str, usual: str) -> Predicate:
 def number(field: str, compares: Callable[[float, float], bool], limit: str) -> Predicate:
     """A number stands so to a threshold; shows it."""
 
-    def applies(gpu: Gpu, limits: Limits) -> float | None:
+    def applies(gpu: NvidiaGpu, limits: Limits) -> float | None:
         found = gpu.number(field)
         return found if found is not None and compares(found, limits[limit]) else None
 
@@ -57,7 +57,7 @@ def some(field: str, noun: str) -> Predicate:
 def less_than(field: str, most: str) -> Predicate:
     """A number is less than that of another field; shows both."""
 
-    def applies(gpu: Gpu, limits: Limits) -> tuple[float, float] | None:
+    def applies(gpu: NvidiaGpu, limits: Limits) -> tuple[float, float] | None:
         now, possible = gpu.number(field), gpu.number(most)
         if now is None or possible is None or now >= possible:
             return None
@@ -69,7 +69,7 @@ def less_than(field: str, most: str) -> Predicate:
 def changes(mode: str) -> Predicate:
     """A mode will be another one after a reset; shows both."""
 
-    def applies(gpu: Gpu, limits: Limits) -> tuple[str | None, ...] | None:
+    def applies(gpu: NvidiaGpu, limits: Limits) -> tuple[str | None, ...] | None:
         both = tuple(gpu.word(f"{mode}.{at}", *MODES) for at in ("current", "pending"))
         return both if both[0] != both[1] else None
 
@@ -79,7 +79,7 @@ def changes(mode: str) -> Predicate:
 def slowed_down(bits: Mapping[int, str]) -> Predicate:
     """One of some reasons is active; shows all that are."""
 
-    def applies(gpu: Gpu, limits: Limits) -> str | None:
+    def applies(gpu: NvidiaGpu, limits: Limits) -> str | None:
         active = gpu.hexadecimal("clocks_event_reasons.active")
         if active is None:
             active = gpu.hexadecimal("clocks_throttle_reasons.active") or 0
@@ -90,30 +90,30 @@ def slowed_down(bits: Mapping[int, str]) -> Predicate:
     return applies
 
 
-def _ecc_off(gpu: Gpu, limits: Limits) -> bool:
+def _ecc_off(gpu: NvidiaGpu, limits: Limits) -> bool:
     return gpu.word("ecc.mode.current", *MODES) == "Disabled" and nvidia.data_centre(gpu.name)
 
 
-def _slower_pcie(gpu: Gpu, limits: Limits) -> object:
+def _slower_pcie(gpu: NvidiaGpu, limits: Limits) -> object:
     """A GPU that sleeps lowers its link's speed; those in P0 do not."""
     found = less_than("pcie.link.gen.current", "pcie.link.gen.max")(gpu, limits)
     return found if found and gpu.word("pstate", *POWER_STATES) == "P0" else None
 
 
-def _limited_power(gpu: Gpu, limits: Limits) -> tuple[float, float] | None:
+def _limited_power(gpu: NvidiaGpu, limits: Limits) -> tuple[float, float] | None:
     now, usual = gpu.number("enforced.power.limit"), gpu.number("power.default_limit")
     if now is None or usual is None or now >= usual * (1 - limits["warn"] / 100):
         return None
     return now, usual
 
 
-def _retired(gpu: Gpu, limits: Limits) -> float | None:
+def _retired(gpu: NvidiaGpu, limits: Limits) -> float | None:
     single = gpu.number("retired_pages.single_bit_ecc.count") or 0
     double = gpu.number("retired_pages.double_bit.count") or 0
     return single + double if single + double >= limits["fail"] else None
 
 
-def _hot(gpu: Gpu, limits: Limits) -> object:
+def _hot(gpu: NvidiaGpu, limits: Limits) -> object:
     """Of GPUs that do not tell how far they are from their limit."""
     told = gpu.number("temperature.gpu.tlimit") is not None
     return None if told else number("temperature.gpu", ge, "celsius")(gpu, limits)

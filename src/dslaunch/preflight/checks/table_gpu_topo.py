@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from dslaunch.preflight.check import (
     Answers,
@@ -23,11 +23,10 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.flow import NodeFlow, each
-
-if TYPE_CHECKING:
-    from dslaunch.topology.layout import Near
-    from dslaunch.topology.model import Topology
-
+from dslaunch.topology.comparison import compare
+from dslaunch.topology.inventory import link_speeds, without_uuids
+from dslaunch.topology.layout import Near, nearest, summary, usable
+from dslaunch.topology.model import Topology, nvlinks
 
 SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmanager"]}, 10)
 SWITCH = "0x0680"
@@ -79,16 +78,40 @@ _GPU = re.compile(r"^GPU (\d{1,4}): ")
 _LINK = re.compile(r"^\s+Link (\d{1,3}): (?:(\d{1,9}(?:\.\d{1,9})?) GB/s|<inactive>)\s*$")
 
 
-def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.inventory import link_speeds, without_uuids
+@dataclass(frozen=True, slots=True)
+class NvlinkStatus:
+    """What `nvidia-smi nvlink -s` prints."""
 
-    text = without_uuids(a.value(nvidia.NVLINK)["out"])
-    found = link_speeds(text)
+    gpus: Mapping[int, Mapping[int, float]]
+    """By GPU and link, GB/s; 0: inactive."""
+    whole: bool
+    """Whether every line is one of a GPU or a link, and the last one has its end."""
+    mig: bool
+    """Whether it has no links since MIG is enabled."""
+
+    @classmethod
+    def parse(cls, text: str) -> NvlinkStatus:
+        """Read what it printed."""
+        lines = [line for line in text.splitlines() if line.strip()]
+        known = all(_LINK.match(line) or _GPU.match(line) for line in lines)
+        return cls(
+            gpus=link_speeds(text),
+            whole=known and text.endswith("\n"),
+            mig="not supported for Devices in MIG mode" in text,
+        )
+
+
+_nvlink_status = lru_cache(maxsize=64)(NvlinkStatus.parse)
+
+
+def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
+    status = _nvlink_status(without_uuids(a.value(nvidia.NVLINK)["out"]))
+    found = status.gpus
     if not any(found.values()):
-        yield from _without_nvlink(a)
+        yield _without_nvlink(a, status)
         return
     known = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
-    if known.keys() != found.keys() or _damaged(text) or len({*map(len, found.values())}) > 1:
+    if known.keys() != found.keys() or not status.whole or len({*map(len, found.values())}) > 1:
         raise UnansweredError("`nvidia-smi nvlink -s` cannot be read whole")
     most = max(sum(speed > 0 for speed in of.values()) for of in found.values())
     fastest = max(speed for of in found.values() for speed in of.values())
@@ -110,21 +133,13 @@ def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
 
-@lru_cache(maxsize=64)
-def _damaged(text: str) -> bool:
-    """Whether a line is neither a GPU nor a link, or has no end."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    return not text.endswith("\n") or not all(_LINK.match(x) or _GPU.match(x) for x in lines)
-
-
-def _without_nvlink(a: Answers) -> Iterator[Finding]:
+def _without_nvlink(a: Answers, status: NvlinkStatus) -> Finding:
     names = [gpu.name for gpu in nvidia.gpus(a)]
-    if "not supported for Devices in MIG mode" in a.value(nvidia.NVLINK)["out"]:
-        yield skipped("MIG is enabled")
-    elif len(names) > 1 and any(map(nvidia.meshed, names)):
+    if status.mig:
+        return skipped("MIG is enabled")
+    if len(names) > 1 and any(map(nvidia.meshed, names)):
         raise UnansweredError("`nvidia-smi nvlink -s` names no links of GPUs that have some")
-    else:
-        yield skipped("no NVLink")
+    return skipped("no NVLink")
 
 
 def _should_be_active(name: str, active: int, most: int) -> bool:
@@ -152,8 +167,6 @@ def counters(text: str) -> Mapping[tuple[int, str], Mapping[int, int]]:
 
 
 def _gpu_nvlink_errors(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.inventory import without_uuids
-
     found = counters(without_uuids(a.value(nvidia.NVLINK_ERRORS)["out"]))
     if not found:
         yield skipped("these GPUs or this driver do not tell")
@@ -179,8 +192,6 @@ MEANING = {
 
 
 def _gpu_p2p(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.model import nvlinks
-
     known = wiring.topology(a)
     if len(nvidia.gpus(a)) < 2:
         yield skipped("one GPU")
@@ -209,8 +220,6 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
 
 
 def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.layout import summary
-
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -228,15 +237,11 @@ def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
 
 
 def _usual(known: Topology) -> str:
-    from dslaunch.topology.model import nvlinks
-
     codes = sorted({link for _, _, link in known.links if nvlinks(link)})
     return f"{codes[-1]} between all GPUs" if codes else "NVLink between all GPUs"
 
 
 def _topo_nic_affinity(a: Answers) -> Iterator[Finding]:
-    from dslaunch.topology.layout import nearest, usable
-
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -275,8 +280,6 @@ ELSEWHERE = ("GPUs", "GPU models", "active NVLinks")
 
 
 def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
-    from dslaunch.topology.comparison import compare
-
     known = wiring.topologies(nodes)
     broken = {h for h, t in known.items() if wiring.pairs_without_nvlink(nodes[h], t)}
     far = {host for host, t in known.items() if wiring.far_from_cards(t)}

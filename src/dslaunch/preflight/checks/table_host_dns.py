@@ -54,7 +54,9 @@ def _known_as(name: str, said: Mapping[str, Names], given: bool, nodes: Nodes) -
         host for host, addresses in found.items() if addresses and all(map(_loop, addresses))
     )
     needs = any("mpi" in a.scope.purposes for a in nodes.values())
-    bad: Level = "fail" if needs else ("info" if given else "warn")
+    bad: Level = "info" if given else "warn"
+    if needs:
+        bad = "fail"
     if loop:
         yield Finding(bad, f"{name} is its own loopback there", "its address", hosts=loop)
     if none and (len(none) < len(found) or needs):
@@ -135,9 +137,9 @@ def _compare_host_names(nodes: Nodes) -> Iterator[Finding]:
                 "warn",
                 f"several nodes call themselves {name}",
                 "a name of its own for each",
-                "give each its own with `hostnamectl set-hostname`",
-                "hostname -f",
-                tuple(hosts),
+                fix="give each its own with `hostnamectl set-hostname`",
+                see="hostname -f",
+                hosts=tuple(hosts),
             )
 
 
@@ -152,9 +154,8 @@ def _compare_host_unique(nodes: Nodes) -> Iterator[Finding]:
     for hosts in same:
         others = f"{', '.join(hosts)} are one machine"
         fix = "leave all but one of them out: its GPUs would be counted twice"
-        yield Finding(
-            "fail", others, "a machine each", fix, "cat /proc/sys/kernel/random/boot_id", hosts
-        )
+        see = "cat /proc/sys/kernel/random/boot_id"
+        yield Finding("fail", others, "a machine each", fix, see, hosts=hosts)
     cloned = [hosts for hosts in _groups(_ids(nodes)) if hosts not in same]
     for hosts in cloned:
         yield Finding(
