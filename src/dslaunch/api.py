@@ -177,14 +177,14 @@ def preflight(
     that do not answer are findings. Raises UsageError.
     """
     from dslaunch.launch.job import Job
-    from dslaunch.preflight.choose import Wanted
-    from dslaunch.preflight.choose import purposes as known_purposes
+    from dslaunch.preflight.check_selection import CheckSelection
+    from dslaunch.preflight.check_selection import purposes as known_purposes
     from dslaunch.preflight.judge import judge
     from dslaunch.run.preflight_survey import ask_nodes, preflight_scope
 
     if job is None:
         job = Job.on(cluster) if has_job(cluster) else Job.on(cluster, "")
-    wanted = Wanted(tier, tuple(only), tuple(skip), known_purposes(purposes))
+    wanted = CheckSelection(tier, tuple(only), tuple(skip), known_purposes(purposes))
     scope, checks = preflight_scope(cluster, allocation, job, wanted, _directory(cwd))
     return judge(ask_nodes(scope, checks, tier, on_progress), checks)
 

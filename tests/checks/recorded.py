@@ -21,10 +21,10 @@ from typing import Any
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
-from dslaunch.preflight.check import Answers, Asked, Check, Finding, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Scope
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.pysource.imports import Imports
 
 Table = Mapping[str, Any]
@@ -132,7 +132,7 @@ def scope_of(case: Case, name: str) -> Scope:
     return Scope(cluster, nodes_used, job, files=files, **told)
 
 
-def facts_of(case: Case, check: Check) -> Facts:
+def facts_of(case: Case, check: Check) -> Recording:
     """The recorded answers as if the nodes had been asked round by round."""
     scope = scope_of(case, case.check)
     answers: dict[str, dict[str, Table]] = {host: {} for host in case.hosts}
@@ -151,7 +151,7 @@ def facts_of(case: Case, check: Check) -> Facts:
     for host in case.hosts:
         take(host, check.ask(scope))
     if check.flow is not None:
-        progress = Progress(check.flow(nodes_of(case, check, scope, answers)))
+        progress = RunningFlow(check.flow(nodes_of(case, check, scope, answers)))
         while progress.pending is not None:
             for host, asked in progress.pending.asked.items():
                 take(host, asked)
@@ -159,21 +159,21 @@ def facts_of(case: Case, check: Check) -> Facts:
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
-    return Facts(scope, 0.0, nodes, {}, own)
+    return Recording(scope, 0.0, nodes, {}, own)
 
 
-def node_facts(case: Case, host: str, answers: Table) -> NodeFacts:
+def node_facts(case: Case, host: str, answers: Table) -> NodeRecording:
     """What one node answered."""
     hello = {**HELLO, "hostname": host, "boot": f"boot-{host}", **case.of(host, "hello")}
     clock = case.content.get("node", {}).get(host, {}).get("clock", case.content.get("clock"))
     noise = hello.pop("noise", "")
-    return NodeFacts(hello, answers, tuple(clock) if clock else None, 0.1, noise)
+    return NodeRecording(hello, answers, tuple(clock) if clock else None, 0.1, noise)
 
 
-def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, Answers]:
+def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:
     """What a check sees between two rounds."""
     return {
-        node.host: Answers(
+        node.host: NodeAnswers(
             node,
             scope,
             check.ask(scope),

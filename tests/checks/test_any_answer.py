@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
-from dslaunch.preflight.check import LEVELS, Answers, Question, Scope
+from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.facts import Facts, NodeFacts
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 from tests.checks.recorded import HELLO, job_with
 
 CHECKS = built_in()
@@ -161,13 +161,13 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     recorded: dict[str, dict[str, Any]] = {node.host: {} for node in scope.nodes}
     asked = check.ask(scope)
 
-    def nodes() -> dict[str, Answers]:
-        return {n.host: Answers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
+    def nodes() -> dict[str, NodeAnswers]:
+        return {n.host: NodeAnswers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
 
     for host in recorded:
         recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
     if check.flow is not None:
-        progress = Progress(check.flow(nodes()))
+        progress = RunningFlow(check.flow(nodes()))
         while progress.pending is not None:
             for host, more in progress.pending.asked.items():
                 recorded[host] |= {
@@ -178,7 +178,7 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
             progress.answered(nodes())
     here = check.here(scope) if check.here else {}
     own = {q.key: data.draw(answer(q)) for q in here.values()}
-    facts = {host: NodeFacts(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
-    whole = Facts(scope, 0.0, facts, {}, own)
+    facts = {host: NodeRecording(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
+    whole = Recording(scope, 0.0, facts, {}, own)
     found = [f for f in judge(whole, {name: check}).findings if f.check != REACHED]
     assert all(f.level in LEVELS and f.found and f.hosts for f in found)

@@ -27,10 +27,10 @@ from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.launch.replacement import Replacement
 from dslaunch.lint import Remark
 from dslaunch.preflight import checks as every_check
-from dslaunch.preflight.changes import Change
+from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Finding, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.protocol.messages import Evidence
 from dslaunch.report import checkpoint, junit, lint, live, markdown, page, preflight, stacks
 from dslaunch.report import status as run_status
@@ -61,8 +61,8 @@ FINDINGS = (
     Finding("unknown", "needs root", see="dmesg", hosts=("node2",), check="gpu.xid"),
     Finding("pass", "within 1 s", hosts=("node1", "node2"), check="clock.skew"),
 )
-NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
-REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
+NODES = {host: NodeRecording({}, {}, None, 0.1) for host in ("node1", "node2")}
+REPORT = Report(Recording(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
 REASON = EndReason(
     EndCode.NODE_ENDED, "node1", error="why", ranks=(("node1", 0),), job="12", not_restarted="no"
 )
@@ -156,7 +156,9 @@ def _cluster(values: Callable[[Any], Any]) -> Iterator[str]:
     report = values(REPORT)
     yield from preflight.rows(report, 80, every=True, colour=False)
     yield from preflight.rows(report, None, every=True, colour=False)
-    change = Change(values("c"), values(("n",)), ("pass", values("a")), ("fail", values("b")))
+    change = FindingChange(
+        values("c"), values(("n",)), ("pass", values("a")), ("fail", values("b"))
+    )
     yield from preflight.change_rows([change], 80)
     yield preflight.as_json(report)
     yield markdown.as_markdown(report)
@@ -257,7 +259,7 @@ def test_no_field_of_an_event_reaches_json_lines_as_it_is() -> None:
 def test_the_progress_of_a_preflight_shows_no_name_as_it_is() -> None:
     err = Terminal()
     report = laden(REPORT)
-    progress = preflight.Progress(report.scope, err, live=True)
+    progress = preflight.ProgressLine(report.scope, err, live=True)
     progress.note(laden("node1"), "connected")
     progress.end()
     assert harmful(err.getvalue(), ours=ERASE) == set()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.preflight.check import Check, Scope, Tier
-    from dslaunch.preflight.choose import Wanted
-    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.check_selection import CheckSelection
     from dslaunch.preflight.judge import Report
+    from dslaunch.preflight.recording import Recording
 
 Only = Annotated[
     list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
@@ -123,17 +123,17 @@ def preflight(
 
 def _wanted(
     tier: str | None, only: list[str] | None, skip: list[str] | None, purpose: list[str] | None
-) -> Wanted:
-    from dslaunch.preflight.choose import Wanted, purposes, tier_of
+) -> CheckSelection:
+    from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of
 
     needs = purposes(purpose or ())
-    return Wanted(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
+    return CheckSelection(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
 
 
 def _words_on(name: str | None) -> str:
     """The list of checks, or all that is to be known of one."""
     from dslaunch.preflight import checks
-    from dslaunch.preflight.choose import unknown
+    from dslaunch.preflight.check_selection import unknown
     from dslaunch.report.preflight import explanation
 
     known = checks.load()
@@ -164,7 +164,7 @@ class PreflightRequest:
 
     file: Path | None
     which: Selection
-    wanted: Wanted
+    wanted: CheckSelection
     tiered: bool
     """Whether a tier was named."""
     launcher: str | None
@@ -205,10 +205,10 @@ class PreflightRequest:
         _same_nodes(facts.scope, known_good, baseline)
         return _judged(facts, chosen, known_good)
 
-    def _facts(self, saved: Path) -> Facts:
+    def _facts(self, saved: Path) -> Recording:
         """Saved answers, judged for what they were asked for, or by a cluster file named now."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.preflight.facts import read
+        from dslaunch.preflight.recording import read
         from dslaunch.registry import LAUNCHERS
 
         if self.script is not None:
@@ -246,20 +246,22 @@ class PreflightRequest:
         return file_of(cluster, text) if self.slurm else text, str(path)
 
 
-def _known_good(baseline: Path | None) -> Facts | None:
-    from dslaunch.preflight.facts import read
+def _known_good(baseline: Path | None) -> Recording | None:
+    from dslaunch.preflight.recording import read
 
     return None if baseline is None else read(baseline)
 
 
-def _judged(facts: Facts, checks: Mapping[str, Check], known_good: Facts | None) -> PreflightResult:
+def _judged(
+    facts: Recording, checks: Mapping[str, Check], known_good: Recording | None
+) -> PreflightResult:
     from dslaunch.preflight.judge import judge
 
     before = None if known_good is None else judge(known_good, checks)
     return PreflightResult(checks, judge(facts, checks), before)
 
 
-def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -> None:
+def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
     """Raise UsageError for a baseline of another cluster: everything would differ."""
     if known_good is None:
         return
@@ -268,16 +270,18 @@ def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -
         raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
 
-def _ask(scope: Scope, checks: Mapping[str, Check], tier: Tier, *, text: str, file: str) -> Facts:
+def _ask(
+    scope: Scope, checks: Mapping[str, Check], tier: Tier, *, text: str, file: str
+) -> Recording:
     """Ask the nodes, with a line of progress on a terminal."""
     from dslaunch import transport
-    from dslaunch.report.preflight import Progress
+    from dslaunch.report.preflight import ProgressLine
     from dslaunch.run.preflight_survey import ask_nodes
 
     choice = transport.choose(scope.cluster.transport, scope.cluster)
     if choice.notable:
         ui.say(f"transport: {choice.name} ({choice.why})")
-    progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
+    progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
     try:
         return ask_nodes(scope, checks, tier, progress.note, choice=choice, text=text, file=file)
     finally:
@@ -315,10 +319,10 @@ class PreflightOutput:
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
-            from dslaunch.preflight.changes import changes
+            from dslaunch.preflight.baseline import compare_reports
             from dslaunch.report.preflight import change_rows
 
-            changed = changes(judged.before, report)
+            changed = compare_reports(judged.before, report)
             ui.say("\n".join(change_rows(changed, ui.width())))
             if changed and self.fail_on_change:
                 raise typer.Exit(PreflightError.exit_code)

@@ -41,7 +41,7 @@ def hardware_of(cluster: Path | None, chosen: Selection, facts: Path | None) -> 
 
 
 def _answered(file: Path | None, chosen: Selection, path: Path) -> Hardware:
-    from dslaunch.preflight.facts import read
+    from dslaunch.preflight.recording import read
     from dslaunch.run.hardware import Hardware
 
     facts = read(path)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dslaunch import log, transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Round, Scope
+from dslaunch.preflight.check import Check, NodeAnswers, Nodes, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation
-from dslaunch.preflight.facts import NodeFacts
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
+from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
@@ -27,7 +27,7 @@ GRACE = 10.0
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 _log = log.Log(__name__)
-FlowProgress = Progress[Round, Nodes]
+FlowProgress = RunningFlow[Round, Nodes]
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -73,7 +73,7 @@ class Survey:
         """Types of the exceptions that checks raised while they judged the answers."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
 
-    def run(self) -> dict[str, NodeFacts]:
+    def run(self) -> dict[str, NodeRecording]:
         """Ask everything; those that failed are in `failures`."""
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
@@ -135,7 +135,7 @@ class Survey:
     def _begun(self, check: Check) -> tuple[Check, FlowProgress] | None:
         with self._noted():
             if check.flow is not None:
-                return check, Progress(check.flow(self.answers(check)))
+                return check, RunningFlow(check.flow(self.answers(check)))
         return None
 
     def _ask_round(
@@ -162,11 +162,11 @@ class Survey:
         except Exception as error:  # noqa: BLE001
             self.faults.append(type(error).__name__)
 
-    def answers(self, check: Check) -> dict[str, Answers]:
+    def answers(self, check: Check) -> dict[str, NodeAnswers]:
         """What the nodes have answered so far."""
         asked = check.ask(self.scope)
         return {
-            host: Answers(talk.node, self.scope, asked, talk.answers, talk.hello, talk.clock)
+            host: NodeAnswers(talk.node, self.scope, asked, talk.answers, talk.hello, talk.clock)
             for host, talk in self.talks.items()
         }
 
@@ -206,6 +206,6 @@ def _longest(questions: Sequence[Question]) -> float:
     return sum(times[::16]) if times else 0.0
 
 
-def _facts(talk: Conversation) -> NodeFacts:
+def _facts(talk: Conversation) -> NodeRecording:
     seconds = round(talk.seconds, 3)
-    return NodeFacts(talk.hello, talk.answers, talk.clock, seconds, talk.noise())
+    return NodeRecording(talk.hello, talk.answers, talk.clock, seconds, talk.noise())

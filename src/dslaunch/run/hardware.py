@@ -10,7 +10,7 @@ from dslaunch.deepspeed.hardware import NodeHardware, hardware_of
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
-    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Hardware:
         cls,
         cluster: Cluster,
         allocation: Allocation | None = None,
-        facts: Facts | None = None,
+        facts: Recording | None = None,
     ) -> Hardware:
         """Return what the cluster file says of the nodes, and what they answered in a preflight.
 

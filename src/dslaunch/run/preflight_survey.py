@@ -14,8 +14,8 @@ from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.launch.job import Job
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Scope, Tier
-from dslaunch.preflight.choose import Wanted
-from dslaunch.preflight.facts import Facts
+from dslaunch.preflight.check_selection import CheckSelection
+from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.job_program import located
@@ -34,7 +34,7 @@ def preflight_scope(
     cluster: Cluster,
     allocation: Allocation | None,
     job: Job,
-    wanted: Wanted,
+    wanted: CheckSelection,
     cwd: Path,
 ) -> tuple[Scope, dict[str, Check]]:
     """Return what is asked of which nodes, and the checks. Without an allocation spares are asked
@@ -70,7 +70,9 @@ def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
     return source.digests or (((source.script, ""),) if source.script else ())
 
 
-def chosen_checks(wanted: Wanted, scope: Scope, known: Mapping[str, Check]) -> dict[str, Check]:
+def chosen_checks(
+    wanted: CheckSelection, scope: Scope, known: Mapping[str, Check]
+) -> dict[str, Check]:
     """Return the checks that are wanted; those about logins are left out where nobody logs in to
     the nodes, unless they were asked for by name. Raises UsageError."""
     chosen = wanted.of(known, scope.cluster)
@@ -90,7 +92,7 @@ def ask_nodes(
     choice: Choice | None = None,
     text: str = "",
     file: str = "",
-) -> Facts:
+) -> Recording:
     """Ask the nodes, and return what they answer. `choice` is how they are reached; `text` and
     `file` are recorded: the cluster file and its name."""
     choice = choice or transport.choose(scope.cluster.transport, scope.cluster)
@@ -98,7 +100,7 @@ def ask_nodes(
     began = time.time()
     with closing(survey):
         nodes = survey.run()
-    return Facts(
+    return Recording(
         scope=scope,
         time=began,
         nodes=nodes,

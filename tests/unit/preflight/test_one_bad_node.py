@@ -14,9 +14,9 @@ from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -24,9 +24,9 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
-from dslaunch.preflight.facts import Facts, NodeFacts, read
-from dslaunch.preflight.flow import FAULT, Progress, said
+from dslaunch.preflight.flow import FAULT, RunningFlow, said
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
 from dslaunch.protocol.survey import Answer
 
@@ -53,7 +53,7 @@ def mesh(**of_n2: Answer) -> Nodes:
             **(of_n2 if node.host == "n2" else {}),
         }
         recorded = {asked[name].key: answer for name, answer in own.items()}
-        nodes[node.host] = Answers(node, SCOPE, asked, recorded, HELLO)
+        nodes[node.host] = NodeAnswers(node, SCOPE, asked, recorded, HELLO)
     return nodes
 
 
@@ -63,7 +63,7 @@ def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
     targets = {host: q.argument["targets"] for host, q in net_mesh.calls(nodes).items()}
     assert targets == {"n1": {"n3": ["10.0.0.3", 4003]}, "n3": {"n1": ["10.0.0.1", 4001]}}
     assert net_bandwidth.CHECK.flow is not None
-    flow = Progress(net_bandwidth.CHECK.flow(nodes))
+    flow = RunningFlow(net_bandwidth.CHECK.flow(nodes))
     while flow.pending is not None:
         for asked in flow.pending.asked.values():
             for question in asked.values():
@@ -87,19 +87,19 @@ def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
     (question,) = (q for q in asked.values() if q.kind == "list")
     locks: Answer = {"value": [{"path": path, "size": 0, "age": 1e6}]}
     node = SCOPE.nodes[0]
-    a = Answers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
+    a = NodeAnswers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
     assert check.flow is not None
     (verdict,) = said(check.flow, {node.host: a})
     assert shlex.split(verdict.fix) == ["rm", path]
 
 
-def facts(answers: dict[str, Answer]) -> Facts:
-    nodes = {n.host: NodeFacts(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
-    return Facts(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
+def facts(answers: dict[str, Answer]) -> Recording:
+    nodes = {n.host: NodeRecording(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
+    return Recording(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
 
 
 def bad_check() -> Check:
-    def judge_one(a: Answers) -> list[Any]:
+    def judge_one(a: NodeAnswers) -> list[Any]:
         raise KeyError(a.host)
 
     return replace(CHECKS["shell.umask"], judge=judge_one, compare=None)
