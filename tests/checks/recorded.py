@@ -21,7 +21,7 @@ from typing import Any
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
-from dslaunch.preflight.check import Answers, Asked, Check, Finding, Scope
+from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import REACHED, judge
@@ -170,10 +170,10 @@ def node_facts(case: Case, host: str, answers: Table) -> NodeFacts:
     return NodeFacts(hello, answers, tuple(clock) if clock else None, 0.1, noise)
 
 
-def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, Answers]:
+def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:
     """What a check sees between two rounds."""
     return {
-        node.host: Answers(
+        node.host: NodeAnswers(
             node,
             scope,
             check.ask(scope),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
-from dslaunch.preflight.check import LEVELS, Answers, Question, Scope
+from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
@@ -161,8 +161,8 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     recorded: dict[str, dict[str, Any]] = {node.host: {} for node in scope.nodes}
     asked = check.ask(scope)
 
-    def nodes() -> dict[str, Answers]:
-        return {n.host: Answers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
+    def nodes() -> dict[str, NodeAnswers]:
+        return {n.host: NodeAnswers(n, scope, asked, recorded[n.host], HELLO) for n in scope.nodes}
 
     for host in recorded:
         recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}

@@ -8,13 +8,13 @@ from dslaunch.preflight.check import Check, Question
 from dslaunch.preflight.comparison import alike
 
 if TYPE_CHECKING:
-    from dslaunch.preflight.check import Answers
+    from dslaunch.preflight.check import NodeAnswers
 
 FILE = "/etc/timezone"
 ZONE = Question("texts", [FILE], 5)
 
 
-def zone(answers: Answers) -> str:
+def zone(answers: NodeAnswers) -> str:
     """Return the node's time zone. Raises UnansweredError."""
     return str(answers.value(ZONE).get(FILE, "UTC")).strip()
 

@@ -97,7 +97,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class NodeAnswers:
     """What one node answered to one check's questions."""
 
     node: Node
@@ -149,7 +149,7 @@ class Answers:
         """Whether a question of the check has an answer."""
         return self.answered(self.asked[name])
 
-    def once(self, parse: Callable[[Answers], T]) -> T:
+    def once(self, parse: Callable[[NodeAnswers], T]) -> T:
         """Return what a function makes of the node's answers; it is called once for all checks, so
         it uses no limits, which are the check's own."""
         if parse not in self.parsed:
@@ -202,7 +202,7 @@ def skipped(why: str) -> Finding:
     return Finding("skip", why)
 
 
-Nodes = Mapping[str, Answers]
+Nodes = Mapping[str, NodeAnswers]
 """Of all nodes that answered, in their order."""
 
 
@@ -234,7 +234,7 @@ class Check:
     """A command with which a person sees the same on the node."""
     source: str
     ask: Callable[[Scope], Asked] = lambda scope: {}
-    judge: Callable[[Answers], Iterable[Finding]] | None = None
+    judge: Callable[[NodeAnswers], Iterable[Finding]] | None = None
     """Of each node by itself."""
     fine: str = ""
     """What is found on a node of which `judge` or `flow` say nothing."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Finding, Level, Nodes, UnansweredError
+from dslaunch.preflight.check import Finding, Level, NodeAnswers, Nodes, UnansweredError
 
 V = TypeVar("V", bound=Hashable)
 Compare = Callable[[Nodes], Iterator[Finding]]
@@ -50,7 +50,7 @@ def odd_by_name(values: Mapping[str, Mapping[str, V]]) -> Iterator[tuple[str, Od
 
 
 def alike(
-    value: Callable[[Answers], str | None],
+    value: Callable[[NodeAnswers], str | None],
     *,
     found: str = "{value}",
     expected: str = "{common}, as on {nodes}",
@@ -110,7 +110,7 @@ class Component:
 
 
 def parts_alike(
-    parts: Callable[[Answers], list[Component]],
+    parts: Callable[[NodeAnswers], list[Component]],
     *,
     named: Callable[[list[Any]], str],
     expected: str,

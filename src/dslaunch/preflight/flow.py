@@ -15,16 +15,16 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Round,
     UnansweredError,
 )
 
-NodeFlow = Generator[Asked, Answers, Iterable[Finding]]
+NodeFlow = Generator[Asked, NodeAnswers, Iterable[Finding]]
 """The flow of a check on one node by itself."""
 MOST_FINDINGS = 200
 """Of one check on one node by itself."""
@@ -69,11 +69,11 @@ def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Finding]:
     return progress.said()
 
 
-def each(of: Callable[[Answers], NodeFlow]) -> Callable[[Nodes], Flow]:
+def each(of: Callable[[NodeAnswers], NodeFlow]) -> Callable[[Nodes], Flow]:
     """Return a flow that runs one of its own on each node."""
 
     def flow(nodes: Nodes) -> Flow:
-        flows: dict[str, Progress[Asked, Answers]] = {}
+        flows: dict[str, Progress[Asked, NodeAnswers]] = {}
         errors: dict[str, Exception] = {}
         for host, a in nodes.items():
             with _kept(errors, host):
@@ -88,7 +88,7 @@ def each(of: Callable[[Answers], NodeFlow]) -> Callable[[Nodes], Flow]:
     return flow
 
 
-def _pending(flows: Mapping[str, Progress[Asked, Answers]], nodes: Nodes) -> dict[str, Asked]:
+def _pending(flows: Mapping[str, Progress[Asked, NodeAnswers]], nodes: Nodes) -> dict[str, Asked]:
     return {
         host: flow.pending
         for host, flow in flows.items()
@@ -97,7 +97,7 @@ def _pending(flows: Mapping[str, Progress[Asked, Answers]], nodes: Nodes) -> dic
 
 
 def _of_all(
-    nodes: Nodes, flows: dict[str, Progress[Asked, Answers]], errors: dict[str, Exception]
+    nodes: Nodes, flows: dict[str, Progress[Asked, NodeAnswers]], errors: dict[str, Exception]
 ) -> Iterator[Finding]:
     for host in nodes:
         if host in errors:

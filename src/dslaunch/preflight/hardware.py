@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dslaunch.deepspeed.hardware import Directory, NodeHardware, hardware_of
-from dslaunch.preflight.check import Answers, Nodes, Question, UnansweredError
+from dslaunch.preflight.check import NodeAnswers, Nodes, Question, UnansweredError
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
@@ -64,7 +64,7 @@ def node_local(facts: Facts) -> int | None:
     return min(known) if known and len(known) == len(free) else None
 
 
-def _free(a: Answers, path: str) -> int | None:
+def _free(a: NodeAnswers, path: str) -> int | None:
     """Bytes free in a directory, if that is on a disk of the node's own."""
     found = a.found(path_question(path))
     if found is None:
@@ -82,11 +82,11 @@ def _answers(facts: Facts) -> Nodes:
     return answers("net.bandwidth", net_bandwidth.CHECK, facts)
 
 
-def _has_rdma(a: Answers) -> bool:
+def _has_rdma(a: NodeAnswers) -> bool:
     return a.answered(wiring.PORTS) and infiniband.in_use(a)
 
 
-def _answered(node: NodeHardware, a: Answers) -> NodeHardware:
+def _answered(node: NodeHardware, a: NodeAnswers) -> NodeHardware:
     gpus = _gpus(a)
     names = dict.fromkeys(gpu.name for gpu in gpus if gpu.fields.get("name"))
     return replace(
@@ -100,7 +100,7 @@ def _answered(node: NodeHardware, a: Answers) -> NodeHardware:
     )
 
 
-def _gpus(a: Answers) -> tuple[nvidia.NvidiaGpu, ...]:
+def _gpus(a: NodeAnswers) -> tuple[nvidia.NvidiaGpu, ...]:
     try:
         return nvidia.gpus(a)
     except UnansweredError:
@@ -116,7 +116,7 @@ def _gpu_memory(gpus: tuple[nvidia.NvidiaGpu, ...]) -> int | None:
     return min((int(size * 2**20) for size in told if size), default=None)
 
 
-def _nvlink(a: Answers) -> bool | None:
+def _nvlink(a: NodeAnswers) -> bool | None:
     """Whether GPUs have NVLink with each other; None: not known, or there is but one."""
     try:
         known = wiring.topology(a)
@@ -127,7 +127,7 @@ def _nvlink(a: Answers) -> bool | None:
     return False if known.status == "ok" and len(known.gpus) > 1 else None
 
 
-def _memory(a: Answers) -> int | None:
+def _memory(a: NodeAnswers) -> int | None:
     try:
         return memory(a).get("MemTotal")
     except UnansweredError:
@@ -137,7 +137,7 @@ def _memory(a: Answers) -> int | None:
 # ---------------------------------------------------------------- directories
 
 
-def _directories(a: Answers) -> Iterator[Directory]:
+def _directories(a: NodeAnswers) -> Iterator[Directory]:
     """Those that preflight asks of, and mount points, below which others may be."""
     for path in paths(a.scope):
         found = a.found(path_question(path))
@@ -159,7 +159,7 @@ def _shared(kind: str | None) -> bool | None:
     return kind in NETWORK_TYPES
 
 
-def _direct(a: Answers, path: str) -> bool | None:
+def _direct(a: NodeAnswers, path: str) -> bool | None:
     """Whether a file was written past the page cache; asked where ZeRO-Infinity is a need."""
     question = Question("write", {"path": path, "direct": True})
     if a.answered(question):

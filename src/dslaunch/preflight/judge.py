@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
 from dslaunch.preflight import flow as flows
-from dslaunch.preflight.check import LEVELS, Answers, Check, Finding, Level, Nodes, Scope
+from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Nodes, Scope
 from dslaunch.preflight.facts import Facts, NodeFacts
 
 REACHED = "ssh.connect"
@@ -109,16 +109,16 @@ def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Finding]]) -> list
         return [replace(flows.unjudged(error), hosts=tuple(nodes))]
 
 
-def answers(name: str, check: Check, facts: Facts) -> dict[str, Answers]:
+def answers(name: str, check: Check, facts: Facts) -> dict[str, NodeAnswers]:
     """What the nodes answered to a check, in the order of the nodes."""
     return of_check(name, check, shared(facts))
 
 
-def shared(facts: Facts) -> dict[str, Answers]:
+def shared(facts: Facts) -> dict[str, NodeAnswers]:
     """What the nodes answered, in their order, for all checks: each answer is parsed once."""
     scope = facts.scope
     return {
-        node.host: Answers(
+        node.host: NodeAnswers(
             node,
             scope,
             asked={},
@@ -132,7 +132,7 @@ def shared(facts: Facts) -> dict[str, Answers]:
     }
 
 
-def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, Answers]:
+def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, NodeAnswers]:
     """The nodes' answers with the questions and the limits of a check."""
     if not nodes:
         return {}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dslaunch import log, transport
 from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.check import Answers, Check, Nodes, Question, Round, Scope
+from dslaunch.preflight.check import Check, NodeAnswers, Nodes, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation, Silent
 from dslaunch.preflight.facts import NodeFacts
 from dslaunch.preflight.flow import Progress
@@ -165,11 +165,11 @@ class Survey:
         except Exception as error:  # noqa: BLE001
             self.faults.append(type(error).__name__)
 
-    def answers(self, check: Check) -> dict[str, Answers]:
+    def answers(self, check: Check) -> dict[str, NodeAnswers]:
         """What the nodes have answered so far."""
         asked = check.ask(self.scope)
         return {
-            host: Answers(talk.node, self.scope, asked, talk.answers, talk.hello, talk.clock)
+            host: NodeAnswers(talk.node, self.scope, asked, talk.answers, talk.hello, talk.clock)
             for host, talk in self.talks.items()
         }
 

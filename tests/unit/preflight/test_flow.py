@@ -10,9 +10,9 @@ from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -31,13 +31,13 @@ FIRST, SECOND = Question("read", ["/first"]), Question("read", ["/second"])
 def nodes(**second: Mapping[str, Any]) -> Nodes:
     """The nodes that answered; `second`: what some answered to the second question."""
     return {
-        node.host: Answers(node, SCOPE, {}, {SECOND.key: second[node.host]}, HELLO)
+        node.host: NodeAnswers(node, SCOPE, {}, {SECOND.key: second[node.host]}, HELLO)
         for node in CLUSTER.nodes
         if node.host in second
     }
 
 
-def of_one(a: Answers) -> NodeFlow:
+def of_one(a: NodeAnswers) -> NodeFlow:
     """Asks twice, the second node only once, and says what the second answer was."""
     a = yield {"first": FIRST}
     if a.host == "n2":

@@ -14,9 +14,9 @@ from tests.hostile.scripted import ScriptedNode, ScriptedTransport
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -53,7 +53,7 @@ def mesh(**of_n2: Answer) -> Nodes:
             **(of_n2 if node.host == "n2" else {}),
         }
         recorded = {asked[name].key: answer for name, answer in own.items()}
-        nodes[node.host] = Answers(node, SCOPE, asked, recorded, HELLO)
+        nodes[node.host] = NodeAnswers(node, SCOPE, asked, recorded, HELLO)
     return nodes
 
 
@@ -87,7 +87,7 @@ def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
     (question,) = (q for q in asked.values() if q.kind == "list")
     locks: Answer = {"value": [{"path": path, "size": 0, "age": 1e6}]}
     node = SCOPE.nodes[0]
-    a = Answers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
+    a = NodeAnswers(node, SCOPE, asked, {question.key: locks}, HELLO, limits=check.limits)
     assert check.flow is not None
     (verdict,) = said(check.flow, {node.host: a})
     assert shlex.split(verdict.fix) == ["rm", path]
@@ -99,7 +99,7 @@ def facts(answers: dict[str, Answer]) -> Facts:
 
 
 def bad_check() -> Check:
-    def judge_one(a: Answers) -> list[Any]:
+    def judge_one(a: NodeAnswers) -> list[Any]:
         raise KeyError(a.host)
 
     return replace(CHECKS["shell.umask"], judge=judge_one, compare=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.preflight.check import Answers, Scope
+from dslaunch.preflight.check import NodeAnswers, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import some
 from dslaunch.preflight.facts import Facts, NodeFacts
@@ -24,7 +24,7 @@ def facts() -> Facts:
     return Facts(SCOPE, 0.0, nodes, {})
 
 
-def of_host(host: str) -> list[Answers]:
+def of_host(host: str) -> list[NodeAnswers]:
     """A node's answers as each of the checks sees them in one judgment."""
     nodes = shared(facts())
     return [of_check(name, check, nodes)[host] for name, check in CHECKS.items()]

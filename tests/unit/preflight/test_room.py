@@ -6,7 +6,7 @@ from tests.checks.recorded import HELLO
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import survey
-from dslaunch.preflight.check import Answers, Asked, Scope
+from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
@@ -29,7 +29,7 @@ def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> 
     asked = CHECK.ask(scope)
     first = answers(asked)
     assert CHECK.flow is not None
-    flow = Progress(CHECK.flow({"node1": Answers(cluster.nodes[0], scope, asked, first)}))
+    flow = Progress(CHECK.flow({"node1": NodeAnswers(cluster.nodes[0], scope, asked, first)}))
     assert flow.pending is not None
     further = answers(flow.pending.asked["node1"])
     facts = NodeFacts(HELLO, {**first, **further}, None, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dslaunch.cluster.load import parse_cluster
-from dslaunch.preflight.check import Answers, Scope
+from dslaunch.preflight.check import NodeAnswers, Scope
 from dslaunch.preflight.checks.fs_write_speed import CHECK
 from dslaunch.preflight.flow import Progress
 
@@ -14,7 +14,7 @@ def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
     cluster = parse_cluster("nodes: [{host: 'node[1-3]', slots: 1}]", "c.yaml")
     scope = Scope(cluster, cluster.nodes, directories=("/work", "ckpt"), token="t0")
     hello = {"executable": "/usr/bin/python3"}
-    nodes = {n.host: Answers(n, scope, {}, {}, hello) for n in cluster.nodes}
+    nodes = {n.host: NodeAnswers(n, scope, {}, {}, hello) for n in cluster.nodes}
     written: dict[str, set[str]] = {}
     assert CHECK.flow is not None
     flow = Progress(CHECK.flow(nodes))

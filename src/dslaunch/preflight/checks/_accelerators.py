@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.devices import NAMES, ONE_RANK_EACH
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Asked, Finding, Question, Scope, passed
+from dslaunch.preflight.check import Asked, Finding, NodeAnswers, Question, Scope, passed
 
 QUESTION = Question("accelerators")
 HOW_TO_LOAD = {
@@ -32,7 +32,7 @@ def ask(scope: Scope) -> Asked:
     return {"accelerators": QUESTION}
 
 
-def of_vendor(a: Answers, vendor: str) -> Mapping[str, int] | None:
+def of_vendor(a: NodeAnswers, vendor: str) -> Mapping[str, int] | None:
     """Return how many `devices` and how many on the `bus` a node has; None: neither.
 
     Raises UnansweredError.
@@ -41,7 +41,7 @@ def of_vendor(a: Answers, vendor: str) -> Mapping[str, int] | None:
     return found
 
 
-def count(a: Answers, vendor: str) -> Iterator[Finding]:
+def count(a: NodeAnswers, vendor: str) -> Iterator[Finding]:
     """Hold the accelerators of one vendor against the node's slots."""
     found = of_vendor(a, vendor)
     if found is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dslaunch.launch.devices import NAMES
-from dslaunch.preflight.check import Answers, Asked, Scope
+from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.protocol.programs import Installed
@@ -51,13 +51,13 @@ def ask(scope: Scope) -> Asked:
     return {**nvidia.ask(scope), **accelerators.ask(scope)}
 
 
-def vendors(a: Answers) -> tuple[Vendor, ...]:
+def vendors(a: NodeAnswers) -> tuple[Vendor, ...]:
     """The vendors of the accelerators that work on a node, as keys of `BUILDS`. Raises
     UnansweredError."""
     return tuple(vendor for vendor in BUILDS if _works(a, vendor))
 
 
-def _works(a: Answers, vendor: Vendor) -> bool:
+def _works(a: NodeAnswers, vendor: Vendor) -> bool:
     """NVIDIA's driver is asked; for the others a device file that can be opened counts."""
     if vendor == "nvidia":
         return nvidia.driver(a) is nvidia.Driver.UP and bool(nvidia.gpus(a))
@@ -78,7 +78,7 @@ def target(found: Installed) -> str:
     return " and ".join(fitting) or "CPUs alone"
 
 
-def driver(a: Answers) -> int | None:
+def driver(a: NodeAnswers) -> int | None:
     """The major version of NVIDIA's driver; None: it is not known. Raises UnansweredError."""
     version = (nvidia.gpus(a)[0].text("driver_version") or "").partition(".")[0]
     return int(version) if version.isdigit() and len(version) < 6 else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dslaunch.preflight.check import Answers, Asked, Nodes, Scope
+from dslaunch.preflight.check import Asked, NodeAnswers, Nodes, Scope
 from dslaunch.preflight.checks._wiring import PORTS
 
 _PORT = re.compile(r"^/sys/class/infiniband/([^/]+)/ports/(\d{1,9})/(?:counters/)?(\w+)$")
@@ -79,12 +79,12 @@ def ask(scope: Scope) -> Asked:
     return {"ports": PORTS}
 
 
-def devices(a: Answers) -> dict[str, Device]:
+def devices(a: NodeAnswers) -> dict[str, Device]:
     """The node's RDMA devices by name. Raises UnansweredError."""
     return a.once(_devices)
 
 
-def _devices(a: Answers) -> dict[str, Device]:
+def _devices(a: NodeAnswers) -> dict[str, Device]:
     ports: dict[str, dict[int, dict[str, str]]] = {}
     fields: dict[str, dict[str, str]] = {}
     for path, text in a.value(PORTS).items():
@@ -102,7 +102,7 @@ def _devices(a: Answers) -> dict[str, Device]:
     }
 
 
-def in_use(a: Answers) -> bool:
+def in_use(a: NodeAnswers) -> bool:
     """Whether an RDMA device has a port that is up. Raises UnansweredError."""
     return any(device.active for device in devices(a).values())
 
@@ -115,12 +115,12 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     ]
 
 
-def ports(a: Answers) -> tuple[Port, ...]:
+def ports(a: NodeAnswers) -> tuple[Port, ...]:
     """All ports of the node. Raises UnansweredError."""
     return tuple(port for device in devices(a).values() for port in device.ports)
 
 
-def with_devices(nodes: Nodes) -> dict[str, Answers]:
+def with_devices(nodes: Nodes) -> dict[str, NodeAnswers]:
     """The nodes that have any."""
     return {host: a for host, a in nodes.items() if a.has("ports") and devices(a)}
 

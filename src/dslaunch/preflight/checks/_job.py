@@ -15,7 +15,15 @@ from dslaunch.launch.activation import Used, used
 from dslaunch.launch.command import Command, Var, Word, activated
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.launch.plan import Rendezvous, node_environment
-from dslaunch.preflight.check import Answers, Finding, Flow, Nodes, Question, Scope, UnansweredError
+from dslaunch.preflight.check import (
+    Finding,
+    Flow,
+    NodeAnswers,
+    Nodes,
+    Question,
+    Scope,
+    UnansweredError,
+)
 from dslaunch.preflight.checks._builds import MODULES
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol import programs
@@ -69,7 +77,7 @@ def placement(scope: Scope, host: str) -> Placement:
     raise KeyError(host)
 
 
-def variables(a: Answers, interface: str | None = None) -> dict[str, str]:
+def variables(a: NodeAnswers, interface: str | None = None) -> dict[str, str]:
     """The variables that the job has on the node, less its secrets; `interface` as evidence gives
     it to a run."""
     found = ((a.host, interface),) if interface else ()
@@ -77,7 +85,7 @@ def variables(a: Answers, interface: str | None = None) -> dict[str, str]:
 
 
 def run(
-    a: Answers,
+    a: NodeAnswers,
     command: Command,
     env: Mapping[str, str],
     *,
@@ -103,7 +111,7 @@ def run(
     return Question("job", dict(what), seconds + 10, json.dumps(told))
 
 
-def python(a: Answers, text: str, *arguments: Word) -> Command:
+def python(a: NodeAnswers, text: str, *arguments: Word) -> Command:
     """The job's interpreter with a program of ours."""
     return Command((interpreter(a.node), "-c", text, *arguments))
 
@@ -113,7 +121,7 @@ def workdir(scope: Scope) -> str:
     return scope.directories[0] if scope.directories else ""
 
 
-def question(a: Answers) -> Question:
+def question(a: NodeAnswers) -> Question:
     """Ask what the job's environment has, by its own interpreter."""
     scope = a.scope
     told = {
@@ -152,23 +160,23 @@ def beside(scope: Scope) -> str:
 
 
 def asking(
-    judge: Callable[[Answers], Iterable[Finding]] = lambda a: (),
+    judge: Callable[[NodeAnswers], Iterable[Finding]] = lambda a: (),
 ) -> Callable[[Nodes], Flow]:
     """Return a flow that asks each node what its job's environment has, and judges the answer."""
 
-    def flow(a: Answers) -> NodeFlow:
+    def flow(a: NodeAnswers) -> NodeFlow:
         a = yield {"job": question(a)}
         return judge(a)
 
     return each(flow)
 
 
-def uses_of(a: Answers) -> Used:
+def uses_of(a: NodeAnswers) -> Used:
     """What the node's activate line plainly names."""
     return used(a.node.activate or "")
 
 
-def files_of(a: Answers, uses: Used) -> list[str]:
+def files_of(a: NodeAnswers, uses: Used) -> list[str]:
     """The files that an activate line reads, from the working directory on."""
     base = workdir(a.scope)
     return [
@@ -214,12 +222,12 @@ class Entered:
         return ""
 
 
-def entered(a: Answers) -> Entered:
+def entered(a: NodeAnswers) -> Entered:
     """Return how far the job's environment could be entered. Raises UnansweredError."""
     return a.once(_entered)
 
 
-def _entered(a: Answers) -> Entered:
+def _entered(a: NodeAnswers) -> Entered:
     tried: Tried = a.value(INSTALLED)
     lines = tried["report"].splitlines()
     path, installed = "", None
@@ -240,7 +248,7 @@ def _reported(line: str) -> Installed:
     return found
 
 
-def installed(a: Answers) -> Installed | None:
+def installed(a: NodeAnswers) -> Installed | None:
     """What the job's interpreter has; None: it could not be asked, which `py.activate` or
     `py.interpreter` says. Raises UnansweredError."""
     return entered(a).installed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dslaunch.preflight.check import Answers, Question, UnansweredError
+from dslaunch.preflight.check import NodeAnswers, Question, UnansweredError
 
 _SCRIPT = (
     "keep() { echo log; grep -E 'NVRM: Xid|SXid|[Ll]ink (DOWN|[Dd]own)|Lost carrier'; true; }; "
@@ -18,7 +18,7 @@ LOG = Question("run", {"shell": _SCRIPT}, 10)
 _UPTIME = re.compile(r"^uptime (\d+(?:\.\d+)?)$", re.MULTILINE)
 
 
-def log(a: Answers) -> str:
+def log(a: NodeAnswers) -> str:
     """What was kept of the log. Raises UnansweredError if it may not be read."""
     text: str = a.value(LOG)["out"]
     if not re.search(r"^log$", text, re.MULTILINE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Question, Scope
+from dslaunch.preflight.check import NodeAnswers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.protocol.survey import Interface
@@ -58,7 +58,7 @@ def path_question(path: str) -> Question:
     return Question("path", path, 5)
 
 
-def is_missing(a: Answers, path: str) -> bool:
+def is_missing(a: NodeAnswers, path: str) -> bool:
     """Whether the node said of a path that it is not there."""
     return a.reason(path_question(path)) is UnansweredReason.MISSING
 
@@ -74,19 +74,19 @@ def paths(scope: Scope) -> dict[str, str]:
     return named
 
 
-def memory(a: Answers) -> dict[str, int]:
+def memory(a: NodeAnswers) -> dict[str, int]:
     """The kernel's table of memory, in bytes. Raises UnansweredError."""
     text = a.value(MEMORY).get("/proc/meminfo", "")
     return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(text)}
 
 
-def own_interface(a: Answers) -> Interface | None:
+def own_interface(a: NodeAnswers) -> Interface | None:
     """The interface with the address that the other nodes dial. Raises UnansweredError."""
     mine = address(a)
     return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
 
 
-def interface_of(a: Answers) -> str | None:
+def interface_of(a: NodeAnswers) -> str | None:
     """The name of the interface that a run gives to NCCL and Gloo; None: it is not known."""
     given = a.scope.cluster.network.interface
     if given is not None or not a.answered(INTERFACES):

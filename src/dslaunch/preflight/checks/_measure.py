@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from dslaunch.preflight.check import Answers, Finding, Level, Question, Scope, UnansweredError
+from dslaunch.preflight.check import Finding, Level, NodeAnswers, Question, Scope, UnansweredError
 from dslaunch.preflight.checks import _job as job
 from dslaunch.preflight.unanswered import reason_of
 from dslaunch.protocol import programs
@@ -20,13 +20,13 @@ SLOW: Mapping[str, float] = {"warn": 0.7, "fail": 0.3}
 SLOW_MEANS = "share of the nodes' median"
 
 
-def plain(a: Answers, name: str, arguments: Mapping[str, Any], timeout: float) -> Question:
+def plain(a: NodeAnswers, name: str, arguments: Mapping[str, Any], timeout: float) -> Question:
     """Run a program that needs nothing but Python."""
     argv = [a.hello["executable"], "-I", "-S", "-", json.dumps(arguments)]
     return Question("run", {"argv": argv}, timeout, job.program(name))
 
 
-def said(a: Answers, question: Question, adapter: TypeAdapter[Model]) -> Model:
+def said(a: NodeAnswers, question: Question, adapter: TypeAdapter[Model]) -> Model:
     """What a program of ours printed last. Raises UnansweredError."""
     done = a.value(question)
     if done["code"]:
@@ -42,7 +42,7 @@ def said(a: Answers, question: Question, adapter: TypeAdapter[Model]) -> Model:
     return found
 
 
-def rate_of(a: Answers, question: Question) -> float:
+def rate_of(a: NodeAnswers, question: Question) -> float:
     """Bytes per second that a program measured. Raises UnansweredError."""
     found = said(a, question, programs.TRANSFERRED)
     return found.bytes / max(1e-6, found.seconds)

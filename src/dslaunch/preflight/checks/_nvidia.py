@@ -15,11 +15,11 @@ from typing import TypeVar
 
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Finding,
     Flow,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -95,7 +95,7 @@ def ask(scope: Scope) -> Asked:
 def asking(**more: Question) -> Callable[[Nodes], Flow]:
     """Return a flow that asks the nodes which have a driver the query, and more."""
 
-    def flow(a: Answers) -> NodeFlow:
+    def flow(a: NodeAnswers) -> NodeFlow:
         if has_driver(a):
             yield {"query": QUERY, **more}
         return ()
@@ -103,13 +103,13 @@ def asking(**more: Question) -> Callable[[Nodes], Flow]:
     return each(flow)
 
 
-def has_driver(a: Answers) -> bool:
+def has_driver(a: NodeAnswers) -> bool:
     """Whether nvidia-smi can be asked: there is one, or a loaded driver."""
     programs = a.found(WHICH) or {}
     return bool(programs.get("nvidia-smi") or a.found(DRIVER))
 
 
-def pci_gpus(a: Answers) -> int:
+def pci_gpus(a: NodeAnswers) -> int:
     """How many GPUs the bus has that no other driver holds."""
     devices = a.found(PCI) or {}
     return sum(
@@ -118,12 +118,12 @@ def pci_gpus(a: Answers) -> int:
     )
 
 
-def gpus(a: Answers) -> tuple[NvidiaGpu, ...]:
+def gpus(a: NodeAnswers) -> tuple[NvidiaGpu, ...]:
     """The node's GPUs. Raises UnansweredError."""
     return a.once(_tables).gpus
 
 
-def _tables(a: Answers) -> Tables:
+def _tables(a: NodeAnswers) -> Tables:
     return read(a.value(QUERY)["out"])
 
 
@@ -151,18 +151,18 @@ class Driver(Enum):
     BROKEN = "the driver is not up"
 
 
-def driver(a: Answers) -> Driver:
+def driver(a: NodeAnswers) -> Driver:
     """Return whether nvidia-smi answers; `gpu.driver-up` says what is wrong."""
     return a.once(_driver)
 
 
-def _driver(a: Answers) -> Driver:
+def _driver(a: NodeAnswers) -> Driver:
     if _absent(a):
         return Driver.ABSENT
     return Driver.UP if trouble(a) is None else Driver.BROKEN
 
 
-def trouble(a: Answers) -> Finding | None:
+def trouble(a: NodeAnswers) -> Finding | None:
     """Why nothing can be said of the GPUs, though there are some; None: there is no trouble."""
     if not has_driver(a):
         found = f"{counted(pci_gpus(a), 'GPU')} on the PCI bus, and no NVIDIA driver"
@@ -212,10 +212,10 @@ def _first(text: str) -> str:
 
 # ---------------------------------------------------------------- judging
 
-Judge = Callable[[Answers], Iterable[Finding]]
+Judge = Callable[[NodeAnswers], Iterable[Finding]]
 
 
-def _absent(a: Answers) -> bool:
+def _absent(a: NodeAnswers) -> bool:
     """Whether the node has no NVIDIA GPU.
 
     nvidia-smi alone is no GPU: images for all nodes of a cluster have it too.
@@ -232,7 +232,7 @@ def where_up(judge: Judge, **more: Question) -> Callable[[Nodes], Flow]:
     """Return a flow that asks nodes which have GPUs the query, and more, and judges those whose
     driver answers."""
 
-    def flow(a: Answers) -> NodeFlow:
+    def flow(a: NodeAnswers) -> NodeFlow:
         if has_driver(a):
             a = yield {"query": QUERY, **more}
         return if_up(a, judge)
@@ -240,7 +240,7 @@ def where_up(judge: Judge, **more: Question) -> Callable[[Nodes], Flow]:
     return each(flow)
 
 
-def if_up(a: Answers, judge: Judge) -> Iterable[Finding]:
+def if_up(a: NodeAnswers, judge: Judge) -> Iterable[Finding]:
     """Judge a node if its driver answers."""
     state = driver(a)
     return judge(a) if state is Driver.UP else [skipped(state.value)]
@@ -249,7 +249,7 @@ def if_up(a: Answers, judge: Judge) -> Iterable[Finding]:
 T = TypeVar("T")
 
 
-def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], list[Finding]]:
+def each_node(nodes: Nodes, of: Callable[[NodeAnswers], T]) -> tuple[dict[str, T], list[Finding]]:
     """What is to be compared, of the nodes whose driver answers; and whose cannot be told."""
     found: dict[str, T] = {}
     untold = []
@@ -261,7 +261,7 @@ def each_node(nodes: Nodes, of: Callable[[Answers], T]) -> tuple[dict[str, T], l
     return found, untold
 
 
-def up(nodes: Nodes) -> dict[str, Answers]:
+def up(nodes: Nodes) -> dict[str, NodeAnswers]:
     """The nodes whose driver answers."""
     return {host: a for host, a in nodes.items() if driver(a) is Driver.UP}
 
@@ -288,7 +288,7 @@ def each_gpu(needs: tuple[str, ...], *rules: GpuRule, expected: str) -> Callable
     `needs`: GPUs that have none of these fields have no such thing; then the check is skipped.
     """
 
-    def judge(a: Answers) -> Iterator[Finding]:
+    def judge(a: NodeAnswers) -> Iterator[Finding]:
         groups: dict[tuple[Level, str], list[int]] = {}
         there = False
         for gpu in gpus(a):

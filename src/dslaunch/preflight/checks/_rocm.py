@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dslaunch.preflight.check import (
-    Answers,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     UnansweredError,
@@ -150,17 +150,17 @@ def _links(lines: list[str]) -> dict[tuple[int, int], str]:
     return {(a, b): rows[a][b] for a, b in pairs} if agree and known else {}
 
 
-def _devices(a: Answers) -> int:
+def _devices(a: NodeAnswers) -> int:
     found = accelerators.of_vendor(a, "amd")
     return found["devices"] if found else 0
 
 
-def told(a: Answers) -> Told:
+def told(a: NodeAnswers) -> Told:
     """What a node's tools told. Raises UnansweredError."""
     return a.once(_told)
 
 
-def _told(a: Answers) -> Told:
+def _told(a: NodeAnswers) -> Told:
     answer = a.value(TELL)
     if answer["code"] == 127:
         raise UnansweredError("neither rocm-smi nor amd-smi is installed")
@@ -171,11 +171,11 @@ def _told(a: Answers) -> Told:
     return found
 
 
-def where_there(judge: Callable[[Told, Answers], Iterable[Finding]]) -> Callable[[Nodes], Flow]:
+def where_there(judge: Callable[[Told, NodeAnswers], Iterable[Finding]]) -> Callable[[Nodes], Flow]:
     """Return a flow that asks the tools of nodes whose AMD GPUs can be opened, and judges these;
     `rocm.count` tells of those without a driver."""
 
-    def flow(a: Answers) -> NodeFlow:
+    def flow(a: NodeAnswers) -> NodeFlow:
         if accelerators.of_vendor(a, "amd") is None:
             return [skipped(NONE)]
         if not _devices(a):

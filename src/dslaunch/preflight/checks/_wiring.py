@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dslaunch.preflight.check import Answers, Nodes, Question
+from dslaunch.preflight.check import NodeAnswers, Nodes, Question
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.topology import Topology, read
 from dslaunch.topology.model import nvlinks
@@ -24,12 +24,12 @@ PORTS = Question(
 """All RDMA devices from the kernel's own tables; no tool, no root."""
 
 
-def topology(a: Answers) -> Topology:
+def topology(a: NodeAnswers) -> Topology:
     """The node's wiring. Raises UnansweredError."""
     return a.once(_topology)
 
 
-def _topology(a: Answers) -> Topology:
+def _topology(a: NodeAnswers) -> Topology:
     answers = {"topo_m": a.value(nvidia.TOPO)["out"], **_ports(a)}
     for name, question in (
         ("gpu_list", nvidia.LIST),
@@ -41,7 +41,7 @@ def _topology(a: Answers) -> Topology:
     return read(answers)
 
 
-def _ports(a: Answers) -> dict[str, str]:
+def _ports(a: NodeAnswers) -> dict[str, str]:
     files = a.found(PORTS) or {}
     nets = (path.removesuffix("/mtu") for path in files if "/device/net/" in path)
     lines = (f"{path}:{text}" for path, text in files.items() if "/ports/" in path)
@@ -62,7 +62,7 @@ def far_from_cards(known: Topology) -> dict[str, list[int]]:
     return far
 
 
-def pairs_without_nvlink(a: Answers, known: Topology) -> list[tuple[str, str, str]]:
+def pairs_without_nvlink(a: NodeAnswers, known: Topology) -> list[tuple[str, str, str]]:
     """Pairs of GPUs that should have NVLink and have not, with the link that they have."""
     names = {gpu.index: gpu.name for gpu in nvidia.gpus(a)}
     boards = {gpu.label for gpu in known.gpus if nvidia.meshed(names.get(gpu.index, ""))}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -42,7 +42,7 @@ def _flow(nodes: Nodes) -> Flow:
     return _compare(nodes)
 
 
-def _may_ask(a: Answers) -> bool:
+def _may_ask(a: NodeAnswers) -> bool:
     """Whether there are directories, and none that `fs.hung` is known to say does not answer."""
     reasons = [a.reason(path_question(path)) for path in a.scope.directories]
     return bool(reasons) and UnansweredReason.TIMEOUT not in reasons
@@ -65,12 +65,12 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
             yield from _judge(path, seen, nodes)
 
 
-def _missing(a: Answers, path: str) -> bool:
+def _missing(a: NodeAnswers, path: str) -> bool:
     made = a.found(_mark(a.scope, a.host)) or {}
     return reason_of(made.get(path) or "") is UnansweredReason.MISSING
 
 
-def _sees(a: Answers, path: str) -> frozenset[str] | Finding:
+def _sees(a: NodeAnswers, path: str) -> frozenset[str] | Finding:
     """The nodes whose marks this node sees; or why that cannot be said."""
     try:
         error = a.value(_mark(a.scope, a.host))[path]

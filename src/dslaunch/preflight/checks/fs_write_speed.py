@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -33,7 +33,7 @@ def _path(scope: Scope) -> str | None:
     return scope.directories[-1] if scope.directories else None
 
 
-def _question(a: Answers, together: bool) -> Question:
+def _question(a: NodeAnswers, together: bool) -> Question:
     told = {
         "path": _path(a.scope),
         "name": _file(a.scope, a.host, together),
@@ -88,7 +88,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
         yield Finding("pass", f"{span(alone.values())} alone", hosts=tuple(alone))
 
 
-def _asked(a: Answers, *, several: bool) -> Iterator[tuple[bool, Question]]:
+def _asked(a: NodeAnswers, *, several: bool) -> Iterator[tuple[bool, Question]]:
     """What a node was asked to write, and whether all did so at once."""
     if a.host in {node.host for node in a.scope.nodes[:2]}:
         yield False, _question(a, False)
@@ -96,7 +96,9 @@ def _asked(a: Answers, *, several: bool) -> Iterator[tuple[bool, Question]]:
         yield True, _question(a, True)
 
 
-def _judge(alone: dict[str, float], together: dict[str, float], a: Answers) -> Iterator[Finding]:
+def _judge(
+    alone: dict[str, float], together: dict[str, float], a: NodeAnswers
+) -> Iterator[Finding]:
     whole = sum(together.values())
     bad = set()
     for host, level in slow(together, a.limits):

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -54,7 +54,7 @@ def _ask(scope: Scope) -> Asked:
     return {**base, **infiniband.ask(scope)}
 
 
-def _port(a: Answers) -> infiniband.Port | None:
+def _port(a: NodeAnswers) -> infiniband.Port | None:
     """The fastest port that is up, the first of equal ones."""
     up = [port for port in infiniband.ports(a) if port.state == "ACTIVE"] if a.has("ports") else []
     return max(up, key=lambda port: port.rate or 0.0, default=None)
@@ -69,7 +69,7 @@ def _able(nodes: Nodes) -> list[str]:
     ]
 
 
-def _command(a: Answers, number: int) -> list[str]:
+def _command(a: NodeAnswers, number: int) -> list[str]:
     port = _port(a)
     assert port is not None
     where = ["-d", port.device, "-i", str(port.number), "-p", str(PORT + number)]
@@ -99,7 +99,7 @@ def _flow(nodes: Nodes) -> Flow:
     return _compare(nodes)
 
 
-def _rate(a: Answers, question: Question) -> float:
+def _rate(a: NodeAnswers, question: Question) -> float:
     """What one of a pair measured. Raises UnansweredError."""
     done = a.value(question)
     found = bandwidth(done["out"])
@@ -127,7 +127,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
     yield from _judge({host: max(rates[host]) for host in nodes if host in rates}, nodes)
 
 
-def _lacks(a: Answers) -> str:
+def _lacks(a: NodeAnswers) -> str:
     if a.has("which") and not a["which"][PROGRAM]:
         return f"{PROGRAM} is not installed"
     return "no RDMA port is up" if _port(a) is None else "no other node can take part"

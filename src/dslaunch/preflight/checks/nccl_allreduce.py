@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from dslaunch.launch.command import Command
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -70,7 +70,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[float]]]:
                 yield int(cells[0]), [float(number) for number in numbers]
 
 
-def _question(a: Answers) -> Question:
+def _question(a: NodeAnswers) -> Question:
     argv = [a["which"][PROGRAM], "-b", "256M", "-e", "2G", "-f", "2", "-g", str(len(a.node.slots))]
     env = job.variables(a, interface_of(a))
     return job.run(a, Command(tuple(argv)), env, what={"what": PROGRAM}, seconds=SECONDS)
@@ -83,7 +83,7 @@ def _flow(nodes: Nodes) -> Flow:
     return _compare(nodes)
 
 
-def _run(a: Answers) -> AllReduceRun:
+def _run(a: NodeAnswers) -> AllReduceRun:
     """What was measured. Raises UnansweredError."""
     done = a.value(_question(a))
     found = parse(done["out"])

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Flow,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -93,7 +93,7 @@ def _compare(nodes: Nodes) -> Iterator[Finding]:
         yield from _judge(rates, next(iter(nodes.values())))
 
 
-def _judge(rates: Rates, a: Answers) -> Iterator[Finding]:
+def _judge(rates: Rates, a: NodeAnswers) -> Iterator[Finding]:
     """A node is slow if even its best figure in one direction is: its partners are then not."""
     bests = [("sends", _best(rates, 0)), ("receives", _best(rates, 1))]
     middle, bad = median(rate for _, best in bests for rate in best.values()), set()

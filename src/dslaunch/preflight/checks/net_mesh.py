@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -77,13 +77,13 @@ def calls(nodes: Nodes) -> dict[str, Question]:
     return found
 
 
-def port(a: Answers) -> int | None:
+def port(a: NodeAnswers) -> int | None:
     """The port that the node holds for connections of other nodes; None if it holds none."""
     held: Listening | None = a["listen"] if a.has("listen") else None
     return held["port"] if held else None
 
 
-def address(a: Answers) -> str | None:
+def address(a: NodeAnswers) -> str | None:
     """What the others dial: as the cluster file says, as they resolve its name, or as it says.
 
     A node can name any address: others then connect to it, but send nothing before the token of

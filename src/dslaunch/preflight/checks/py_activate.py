@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Check, Finding, skipped
+from dslaunch.preflight.check import Check, Finding, NodeAnswers, skipped
 from dslaunch.preflight.checks import _job as job
 
 INIT_OF = {
@@ -19,7 +19,7 @@ NO_COMMAND = 127
 NOT_INTERACTIVE = "the shell that starts a job is not interactive and does not read ~/.bashrc"
 
 
-def _judge(a: Answers) -> Iterator[Finding]:
+def _judge(a: NodeAnswers) -> Iterator[Finding]:
     line = (a.node.activate or "").strip()
     if not line:
         yield skipped("no `activate:` is given")
@@ -31,7 +31,7 @@ def _judge(a: Answers) -> Iterator[Finding]:
         yield _failed(a, line, found)
 
 
-def _failed(a: Answers, line: str, found: job.Entered) -> Finding:
+def _failed(a: NodeAnswers, line: str, found: job.Entered) -> Finding:
     """Why nothing was run after the line."""
     said = f"`activate: {_short(line)}`"
     expected = "a line that ends successfully"
@@ -55,7 +55,7 @@ def _failed(a: Answers, line: str, found: job.Entered) -> Finding:
     return Finding("fail", words, expected, fix)
 
 
-def _cause(a: Answers, line: str, found: job.Entered) -> tuple[str, str]:
+def _cause(a: NodeAnswers, line: str, found: job.Entered) -> tuple[str, str]:
     """The cause in words, and what to do: by what the node has of what the line names."""
     there = found.tried.get("there", [])
     absent = [path for path in job.files_of(a, job.uses_of(a)) if path not in there]
@@ -84,7 +84,7 @@ def _fix_of(command: str, line: str, there: list[str]) -> str:
     return f"install {what} there, or give its full path: {NOT_INTERACTIVE}"
 
 
-def _remarks(a: Answers, found: job.Entered) -> Iterator[Finding]:
+def _remarks(a: NodeAnswers, found: job.Entered) -> Iterator[Finding]:
     """What is odd about a line that succeeded."""
     has = found.installed
     if has is not None and has.active:

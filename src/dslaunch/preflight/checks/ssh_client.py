@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Question,
     Scope,
     skipped,
@@ -67,7 +67,7 @@ def _here(scope: Scope) -> Asked:
     return {} if _why_not(scope) else {"ssh": _question(scope)}
 
 
-def _judge(a: Answers) -> Iterator[Finding]:
+def _judge(a: NodeAnswers) -> Iterator[Finding]:
     why_not = _why_not(a.scope)
     if why_not:
         yield skipped(why_not)

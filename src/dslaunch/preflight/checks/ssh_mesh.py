@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.cluster.model import Node
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Flow,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -83,7 +83,7 @@ def _judge(nodes: Nodes, asked: Mapping[str, Question]) -> Iterator[Finding]:
     yield Finding("pass", "logs in to the other nodes", hosts=fine)
 
 
-def _failed(a: Answers, question: Question) -> dict[tuple[str, str], CallFailure]:
+def _failed(a: NodeAnswers, question: Question) -> dict[tuple[str, str], CallFailure]:
     """Calls of a node that did not succeed, with the reason."""
     nodes = {node.host: node for node in a.scope.nodes}
     return {

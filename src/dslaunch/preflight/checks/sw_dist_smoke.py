@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Flow,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Round,
@@ -43,7 +43,7 @@ SIZES = {"gloo": (4 << 20, 2), "nccl": (256 << 20, 5)}
 """Bytes, and how often a figure is measured."""
 
 
-def _question(a: Answers, told: Mapping[str, Any], timeout: float) -> Question:
+def _question(a: NodeAnswers, told: Mapping[str, Any], timeout: float) -> Question:
     """Run it as the node runs a job: interpreter, activation, variables, interface."""
     env = {"OMP_NUM_THREADS": "1", **job.variables(a, interface_of(a))}
     command = job.python(a, job.program("smoke"), json.dumps(told))
@@ -65,7 +65,7 @@ class SmokeJob:
         """The number of ranks."""
         return sum(map(len, self.ranks))
 
-    def asked(self, a: Answers) -> Question:
+    def asked(self, a: NodeAnswers) -> Question:
         """A node's part."""
         seconds = limits(a.scope, NAME, LIMITS)["seconds"]
         size, repeat = SIZES[self.backend]
@@ -83,7 +83,7 @@ class SmokeJob:
         return _question(a, told, seconds + 5)
 
 
-def _seen(a: Answers) -> Torch:
+def _seen(a: NodeAnswers) -> Torch:
     """What a node has of PyTorch. Raises UnansweredError."""
     return said(a, _question(a, {}, LOOK), TORCH)
 
@@ -163,7 +163,7 @@ class SmokeResult:
     pairs: Mapping[int, float] | None = None
 
 
-def _part(a: Answers, job: SmokeJob) -> SmokeResult:
+def _part(a: NodeAnswers, job: SmokeJob) -> SmokeResult:
     """Of a node's ranks those that failed first count. Raises UnansweredError."""
     ranks = said(a, job.asked(a), JOB_RESULT).ranks
     first = ranks[0]

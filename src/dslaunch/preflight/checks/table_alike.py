@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dslaunch.preflight.check import Answers, Check, Level
+from dslaunch.preflight.check import Check, Level, NodeAnswers
 from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import CONTAINER, INTERFACES, own_interface, resolve
 from dslaunch.preflight.comparison import Component, alike, parts_alike
 
 
-def _driver(a: Answers) -> str | None:
+def _driver(a: NodeAnswers) -> str | None:
     """The query's field: the banner's word for it changed with driver 610."""
     if nvidia.driver(a) is not nvidia.Driver.UP:
         return None
@@ -20,7 +20,7 @@ def _other_branch(version: str, common: str) -> Level:
     return "warn" if version.partition(".")[0] == common.partition(".")[0] else "fail"
 
 
-def _clocks(a: Answers) -> list[Component]:
+def _clocks(a: NodeAnswers) -> list[Component]:
     """Of the GPUs that tell it: their highest clock in MHz."""
     if nvidia.driver(a) is not nvidia.Driver.UP:
         return []
@@ -32,7 +32,7 @@ def _clocks(a: Answers) -> list[Component]:
     ]
 
 
-def _firmware(a: Answers) -> list[Component]:
+def _firmware(a: NodeAnswers) -> list[Component]:
     return [
         Component(device.name, of["board_id"], of["fw_ver"], f"firmware {of['fw_ver']}")
         for device in infiniband.devices(a).values()
@@ -40,7 +40,7 @@ def _firmware(a: Answers) -> list[Component]:
     ]
 
 
-def _rates(a: Answers) -> list[Component]:
+def _rates(a: NodeAnswers) -> list[Component]:
     return [
         Component(port.name, port.name, port.rate, f"{port.rate:g} Gb/s{mode}")
         for port in infiniband.ports(a)
@@ -49,7 +49,7 @@ def _rates(a: Answers) -> list[Component]:
     ]
 
 
-def _mtu(a: Answers) -> str | None:
+def _mtu(a: NodeAnswers) -> str | None:
     own = own_interface(a)
     return f"MTU {own['mtu']}" if own is not None and own["mtu"] is not None else None
 

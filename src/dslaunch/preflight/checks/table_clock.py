@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from statistics import median
 
-from dslaunch.preflight.check import Answers, Check, Finding, Nodes, Question, passed, skipped
+from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed, skipped
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol.survey import Ran
 from dslaunch.registry import LAUNCHERS
@@ -48,7 +48,7 @@ TIMEDATE = Question(
 )
 
 
-def _flow_clock_sync(a: Answers) -> NodeFlow:
+def _flow_clock_sync(a: NodeAnswers) -> NodeFlow:
     """Ask a program where no file says that the clock is kept."""
     files = a["files"]
     if TIMESYNCD in files:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     passed,
@@ -22,7 +22,7 @@ from dslaunch.preflight.comparison import alike
 ONLINE = Question("read", ["/sys/devices/system/cpu/online"])
 
 
-def _cpu_affinity(a: Answers) -> Iterator[Finding]:
+def _cpu_affinity(a: NodeAnswers) -> Iterator[Finding]:
     mine, ranks = int(a.hello["cores"]), len(a.node.slots)
     there = cores(a["online"].get(ONLINE.argument[0], ""))
     gpu = bool(a["nvidia"])
@@ -46,7 +46,7 @@ OWN_DRIVERS = ("intel_pstate", "amd-pstate", "amd-pstate-epp")
 """Drivers whose `powersave` means that the CPU itself chooses, and can be told to be thrifty."""
 
 
-def _cpu_governor(a: Answers) -> Iterator[Finding]:
+def _cpu_governor(a: NodeAnswers) -> Iterator[Finding]:
     governor, driver, preference = (a["files"].get(path, "") for path in FREQUENCY.argument)
     if not governor:
         yield skipped("the CPUs' speed is not chosen there")
@@ -56,7 +56,7 @@ def _cpu_governor(a: Answers) -> Iterator[Finding]:
         yield passed(f"governor {governor}")
 
 
-def _governor(a: Answers) -> str:
+def _governor(a: NodeAnswers) -> str:
     return str(a["files"].get(FREQUENCY.argument[0], "none"))
 
 
@@ -70,7 +70,7 @@ def cores(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-def _load(a: Answers) -> float | None:
+def _load(a: NodeAnswers) -> float | None:
     """Runnable processes per core, the less of the last and the last five minutes."""
     if not a.has("load"):
         return None

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -38,14 +38,14 @@ def _above(path: str) -> Question:
     return Question("above", path, 5)
 
 
-def _flow_fs_free(a: Answers) -> NodeFlow:
+def _flow_fs_free(a: NodeAnswers) -> NodeFlow:
     missing = [path for path in paths(a.scope) if is_missing(a, path)]
     if missing:
         a = yield {f"above {path}": _above(path) for path in missing}
     return _fs_free(a)
 
 
-def _fs_free(a: Answers) -> Iterator[Finding]:
+def _fs_free(a: NodeAnswers) -> Iterator[Finding]:
     """Of what answered; `fs.hung` and `fs.shared` say what did not."""
     seen: set[str] = set()
     for path in paths(a.scope):
@@ -63,7 +63,7 @@ def _fs_free(a: Answers) -> Iterator[Finding]:
         yield skipped("no path answered")
 
 
-def _full(path: str, there: str, found: PathStatus, a: Answers) -> Iterator[Finding]:
+def _full(path: str, there: str, found: PathStatus, a: NodeAnswers) -> Iterator[Finding]:
     """Per cent are not enough: 5 % of a large file server are many checkpoints."""
     size, free = found["size"], found["free"]
     share = 100 * free / size if size > 0 else 100.0
@@ -86,7 +86,7 @@ MOST_MOUNTS = 24
 UNRESPONSIVE = (UnansweredReason.TIMEOUT, UnansweredReason.FILE_SERVER_GONE)
 
 
-def _network_mounts(a: Answers) -> dict[str, str]:
+def _network_mounts(a: NodeAnswers) -> dict[str, str]:
     """The node's network mounts, and what they are."""
     if not a.has("mounts"):
         return {}
@@ -95,14 +95,14 @@ def _network_mounts(a: Answers) -> dict[str, str]:
     return dict(list(network.items())[:MOST_MOUNTS])
 
 
-def _flow_fs_hung(a: Answers) -> NodeFlow:
+def _flow_fs_hung(a: NodeAnswers) -> NodeFlow:
     network = _network_mounts(a)
     if network:
         a = yield {path: path_question(path) for path in network}
     return _fs_hung(a, network)
 
 
-def _fs_hung(a: Answers, network: Mapping[str, str]) -> Iterator[Finding]:
+def _fs_hung(a: NodeAnswers, network: Mapping[str, str]) -> Iterator[Finding]:
     own = paths(a.scope)
     every = dict.fromkeys([*own, *network])
     hung = [path for path in every if a.reason(path_question(path)) in UNRESPONSIVE]
@@ -119,11 +119,11 @@ def _below(path: str, point: str) -> bool:
     return path.startswith(point.rstrip("/") + "/")
 
 
-def _mount(a: Answers, path: str) -> Mount | None:
+def _mount(a: NodeAnswers, path: str) -> Mount | None:
     return a[path]["mount"] if a.has(path) else None
 
 
-def _fs_kind(a: Answers) -> Iterator[Finding]:
+def _fs_kind(a: NodeAnswers) -> Iterator[Finding]:
     found = {path: _mount(a, path) for path in a.scope.directories}
     told = {path: mount for path, mount in found.items() if mount}
     if not told:
@@ -164,14 +164,14 @@ QUOTA_PRESENT = Question("present", ["quota"])
 QUOTA = Question("run", {"argv": ["quota", "-w", "-p"]}, 8)
 
 
-def _flow_fs_quota(a: Answers) -> NodeFlow:
+def _flow_fs_quota(a: NodeAnswers) -> NodeFlow:
     if "quota" not in a["present"]:
         return [skipped("no program there tells quotas")]
     a = yield {"quota": QUOTA}
     return _fs_quota(a)
 
 
-def _fs_quota(a: Answers) -> Iterator[Finding]:
+def _fs_quota(a: NodeAnswers) -> Iterator[Finding]:
     for place, used, limit in usage(a.value(QUOTA)["out"]):
         share = 100 * used / limit
         if share > a.limits["warn"]:
@@ -193,7 +193,7 @@ def usage(text: str) -> Iterator[tuple[str, int, int]]:
             yield f"{found[1]} (files)", files, many or few
 
 
-def _fs_writable(a: Answers) -> Iterator[Finding]:
+def _fs_writable(a: NodeAnswers) -> Iterator[Finding]:
     """Of places beside the job's directories, which `fs.shared` writes into."""
     asked = False
     for path, what in paths(a.scope).items():
@@ -231,7 +231,7 @@ def _ask_nvme_path(scope: Scope) -> Asked:
     return {**asked, "write": _write(path)} if NEED in scope.purposes else asked
 
 
-def _nvme_path(a: Answers) -> Iterator[Finding]:
+def _nvme_path(a: NodeAnswers) -> Iterator[Finding]:
     path = a.scope.cluster.storage.node_local
     need = NEED in a.scope.purposes
     level: Level = "fail" if need else "info"
@@ -258,7 +258,7 @@ def _nvme_path(a: Answers) -> Iterator[Finding]:
     )
 
 
-def _unfit_disk(path: str, found: PathStatus, a: Answers) -> str:
+def _unfit_disk(path: str, found: PathStatus, a: NodeAnswers) -> str:
     mount = found["mount"]
     kind, source = (mount["type"], mount["source"]) if mount else ("", "")
     if kind in NETWORK_TYPES or kind.startswith("fuse."):

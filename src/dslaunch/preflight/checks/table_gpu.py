@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     UnansweredError,
@@ -29,14 +29,14 @@ from dslaunch.preflight.comparison import odd_ones
 from dslaunch.topology.inventory import gpu_list
 
 
-def _gpu_driver_up(a: Answers) -> Iterator[Finding]:
+def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
     if nvidia.driver(a) is nvidia.Driver.ABSENT:
         yield skipped(nvidia.Driver.ABSENT.value)
     elif wrong := nvidia.trouble(a):
         yield wrong
 
 
-def _mig_devices(a: Answers) -> int | None:
+def _mig_devices(a: NodeAnswers) -> int | None:
     """How many devices ranks can have on a node with MIG; None: it has none."""
     cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
     if not any(cut):
@@ -45,7 +45,7 @@ def _mig_devices(a: Answers) -> int | None:
     return cut.count(False) + sum(gpu.mig for gpu in devices.values())
 
 
-def _gpu_count(a: Answers) -> Iterator[Finding]:
+def _gpu_count(a: NodeAnswers) -> Iterator[Finding]:
     slots, bus, gpus = len(a.node.slots), nvidia.pci_gpus(a), len(nvidia.gpus(a))
     parts = _mig_devices(a)
     there, what = gpus, "GPU" if gpus == 1 else "GPUs"
@@ -76,7 +76,7 @@ def _compare_gpu_count(nodes: Nodes) -> Iterator[Finding]:
             yield Finding("fail", found, "GPUs as the other nodes have", hosts=hosts)
 
 
-def _models(a: Answers) -> tuple[tuple[str, ...], dict[int, str]]:
+def _models(a: NodeAnswers) -> tuple[tuple[str, ...], dict[int, str]]:
     """Models with their memory, and the GPUs' firmware.
 
     Memory differs by some MiB from driver to driver: it is compared in steps.
@@ -146,7 +146,7 @@ def processes(text: str) -> list[GpuProcess]:
     return [GpuProcess(m[1], int(m[2]), int(m[3]) if m[3] else None, m[4].strip()) for m in found]
 
 
-def _gpu_leftover(a: Answers) -> Iterator[Finding]:
+def _gpu_leftover(a: NodeAnswers) -> Iterator[Finding]:
     answer = a.value(nvidia.APPS)
     if answer["code"]:
         raise UnansweredError(f"nvidia-smi ended with {answer['code']}")
@@ -171,7 +171,7 @@ def _gpu_leftover(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", words, "none", "`fuser -v /dev/nvidia*` as root names who holds it")
 
 
-def _memory_held(a: Answers, known: set[str]) -> list[int]:
+def _memory_held(a: NodeAnswers, known: set[str]) -> list[int]:
     """GPUs whose memory is in use though they have no process; those with a display always are."""
     found = []
     for gpu in nvidia.gpus(a):
@@ -220,7 +220,7 @@ def xid_errors(text: str, hours: float) -> Counter[tuple[int, str]]:
     )
 
 
-def _gpu_xid(a: Answers) -> Iterator[Finding]:
+def _gpu_xid(a: NodeAnswers) -> Iterator[Finding]:
     found = xid_errors(kernel.log(a), a.limits["hours"])
     levels: dict[Level, list[str]] = {}
     for (xid, bus), times in found.items():
@@ -239,7 +239,7 @@ DMABUF = (5, 12)
 """The Linux that lets RDMA devices use another device's memory."""
 
 
-def _gpu_peermem(a: Answers) -> Iterator[Finding]:
+def _gpu_peermem(a: NodeAnswers) -> Iterator[Finding]:
     if not infiniband.in_use(a):
         yield skipped("no InfiniBand or RoCE")
     elif a["modules"]:
@@ -250,7 +250,7 @@ def _gpu_peermem(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
 
 
-def _dmabuf(a: Answers) -> bool:
+def _dmabuf(a: NodeAnswers) -> bool:
     """Only the open kernel modules give GPU memory out as dma-buf."""
     kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
     new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
@@ -268,7 +268,7 @@ CHECKED = {
 _NUMBER_ALONE = "only the number of device files is checked"
 
 
-def _gpu_vendors(a: Answers) -> Iterator[Finding]:
+def _gpu_vendors(a: NodeAnswers) -> Iterator[Finding]:
     others = [vendor for vendor in a["accelerators"] if vendor != "nvidia"]
     for vendor in others:
         if vendor != "amd":  # rocm.count tells of these

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -30,18 +30,18 @@ SERVICE = Question("run", {"argv": ["systemctl", "is-active", "nvidia-fabricmana
 SWITCH = "0x0680"
 
 
-def switches(a: Answers) -> int:
+def switches(a: NodeAnswers) -> int:
     """How many NVSwitches the PCI bus has."""
     return sum(of["class"].startswith(SWITCH) for of in a["pci"].values()) if a.has("pci") else 0
 
 
-def _flow_gpu_fabric(a: Answers) -> NodeFlow:
+def _flow_gpu_fabric(a: NodeAnswers) -> NodeFlow:
     if nvidia.has_driver(a):
         a = yield {"query": nvidia.QUERY, **({"service": SERVICE} if switches(a) else {})}
     return nvidia.if_up(a, _gpu_fabric)
 
 
-def _gpu_fabric(a: Answers) -> Iterator[Finding]:
+def _gpu_fabric(a: NodeAnswers) -> Iterator[Finding]:
     states: dict[tuple[str, str], list[int]] = {}
     for gpu in nvidia.gpus(a):
         state = gpu.text("fabric.state")
@@ -61,7 +61,7 @@ def _gpu_fabric(a: Answers) -> Iterator[Finding]:
         yield skipped("no NVSwitch")
 
 
-def _fabric_service(a: Answers) -> Iterator[Finding]:
+def _fabric_service(a: NodeAnswers) -> Iterator[Finding]:
     """Before Hopper only the service can be asked."""
     said = a.value(SERVICE)["out"].strip()
     if said == "active":
@@ -105,7 +105,7 @@ class NvlinkStatus:
         return cls(gpus, whole, "not supported for Devices in MIG mode" in text)
 
 
-def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
+def _gpu_nvlink(a: NodeAnswers) -> Iterator[Finding]:
     status = NvlinkStatus.parse(a.value(nvidia.NVLINK)["out"])
     found = status.gpus
     if not any(found.values()):
@@ -134,7 +134,7 @@ def _gpu_nvlink(a: Answers) -> Iterator[Finding]:
         yield passed(f"{most} NVLinks active" if most else "no NVLink bridge")
 
 
-def _without_nvlink(a: Answers, status: NvlinkStatus) -> Finding:
+def _without_nvlink(a: NodeAnswers, status: NvlinkStatus) -> Finding:
     names = [gpu.name for gpu in nvidia.gpus(a)]
     if status.mig:
         return skipped("MIG is enabled")
@@ -166,7 +166,7 @@ def counters(text: str) -> dict[tuple[int, str], dict[int, int]]:
     return found
 
 
-def _gpu_nvlink_errors(a: Answers) -> Iterator[Finding]:
+def _gpu_nvlink_errors(a: NodeAnswers) -> Iterator[Finding]:
     found = counters(a.value(nvidia.NVLINK_ERRORS)["out"])
     if not found:
         yield skipped("these GPUs or this driver do not tell")
@@ -191,7 +191,7 @@ MEANING = {
 }
 
 
-def _gpu_p2p(a: Answers) -> Iterator[Finding]:
+def _gpu_p2p(a: NodeAnswers) -> Iterator[Finding]:
     known = wiring.topology(a)
     if len(nvidia.gpus(a)) < 2:
         yield skipped("one GPU")
@@ -219,7 +219,7 @@ def _pairs(pairs: list[tuple[str, str, str]] | tuple[tuple[str, str, str], ...])
     return words + (f"; and {len(pairs) - TOLD} more" if len(pairs) > TOLD else "")
 
 
-def _topo_gpu_links(a: Answers) -> Iterator[Finding]:
+def _topo_gpu_links(a: NodeAnswers) -> Iterator[Finding]:
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")
@@ -241,7 +241,7 @@ def _usual(known: Topology) -> str:
     return f"{codes[-1]} between all GPUs" if codes else "NVLink between all GPUs"
 
 
-def _topo_nic_affinity(a: Answers) -> Iterator[Finding]:
+def _topo_nic_affinity(a: NodeAnswers) -> Iterator[Finding]:
     known = wiring.topology(a)
     if known.status == "none":
         raise UnansweredError(known.trouble.message if known.trouble else "there is no matrix")

@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -105,7 +105,7 @@ def _seen_here(nodes: Nodes, said: Mapping[str, Names]) -> Iterator[Finding]:
         yield Finding("info", "this machine knows it by another address", hosts=tuple(odd))
 
 
-def _host_names(a: Answers) -> Iterator[Finding]:
+def _host_names(a: NodeAnswers) -> Iterator[Finding]:
     if len(a.scope.cluster.nodes) < 2 or a.scope.cluster.transport == "local":
         yield skipped("nobody calls it by that name")
         return

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     UnansweredError,
@@ -33,7 +33,7 @@ VERBS = Question(
 )
 
 
-def _flow_ib_devices(a: Answers) -> NodeFlow:
+def _flow_ib_devices(a: NodeAnswers) -> NodeFlow:
     devices = infiniband.devices(a)
     if devices:
         a = yield {"verbs": VERBS}
@@ -82,7 +82,7 @@ def usable_gids(files: Mapping[str, str]) -> dict[tuple[str, int], list[int]]:
     }
 
 
-def _flow_ib_gid(a: Answers) -> NodeFlow:
+def _flow_ib_gid(a: NodeAnswers) -> NodeFlow:
     ethernet = [port for port in infiniband.ports(a) if port.ethernet]
     if ethernet:
         a = yield {"gids": GIDS}
@@ -116,7 +116,7 @@ def flaps(text: str, hours: float) -> Counter[str]:
     return Counter(m["device"] for m in _DOWN.finditer(text) if float(m["time"]) >= since)
 
 
-def _flow_ib_link_flap(a: Answers) -> NodeFlow:
+def _flow_ib_link_flap(a: NodeAnswers) -> NodeFlow:
     if infiniband.devices(a):
         a = yield {"kernel": kernel.LOG}
     if not infiniband.in_use(a):
@@ -124,7 +124,7 @@ def _flow_ib_link_flap(a: Answers) -> NodeFlow:
     return _ib_link_flap(a)
 
 
-def _ib_link_flap(a: Answers) -> Iterator[Finding]:
+def _ib_link_flap(a: NodeAnswers) -> Iterator[Finding]:
     found = infiniband.devices(a)
     nets = {path.split("/")[-2] for path in a["ports"] if "/device/net/" in path}
     counts = {
@@ -137,7 +137,7 @@ def _ib_link_flap(a: Answers) -> Iterator[Finding]:
         yield Finding("fail" if times >= a.limits["fail"] else "warn", words, "never")
 
 
-def _ib_pcie(a: Answers) -> Iterator[Finding]:
+def _ib_pcie(a: NodeAnswers) -> Iterator[Finding]:
     used = [device for device in infiniband.devices(a).values() if device.active]
     told = [device for device in used if _link_number(device, "max_link_width")]
     groups: dict[tuple[Level, str], list[str]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from dslaunch.launch.command import quote
-from dslaunch.preflight.check import Answers, Check, Finding, Nodes, Question, passed
+from dslaunch.preflight.check import Check, Finding, NodeAnswers, Nodes, Question, passed
 from dslaunch.preflight.checks._machine import (
     CONTAINER,
     GIB,
@@ -21,7 +21,7 @@ from dslaunch.preflight.checks._machine import (
 MEBI = 1 << 20
 
 
-def _available(a: Answers) -> Iterator[Finding]:
+def _available(a: NodeAnswers) -> Iterator[Finding]:
     found = memory(a)
     if "MemTotal" not in found or "MemAvailable" not in found:
         yield Finding("unknown", "the kernel does not say how much memory is free")
@@ -56,7 +56,7 @@ CGROUPS = Question(
 )
 
 
-def _limit(a: Answers) -> Iterator[Finding]:
+def _limit(a: NodeAnswers) -> Iterator[Finding]:
     total = memory(a).get("MemTotal", 0)
     user = re.compile(rf"/user-(?!{int(a.hello['uid'])}\.)\d+\.slice/")
     files = {path: text for path, text in a["limits"].items() if not user.search(path)}
@@ -71,7 +71,7 @@ def _limit(a: Answers) -> Iterator[Finding]:
         yield passed(f"a cgroup limits memory to {space(least)}")
 
 
-def _swap(a: Answers) -> Iterator[Finding]:
+def _swap(a: NodeAnswers) -> Iterator[Finding]:
     found = memory(a)
     used = found.get("SwapTotal", 0) - found.get("SwapFree", 0)
     free = 100 * found.get("MemAvailable", 0) / max(1, found.get("MemTotal", 1))
@@ -87,7 +87,7 @@ LEFT = Question("list", {"path": "/dev/shm", "names": "*", "depth": 0, "most": 1
 HOUR = 3600
 
 
-def _shm_leftover(a: Answers) -> Iterator[Finding]:
+def _shm_leftover(a: NodeAnswers) -> Iterator[Finding]:
     """Whose they are cannot be told from their names: what counts is what they take away."""
     old = [file for file in a["left"] if file["age"] > HOUR]
     total = sum(file["size"] for file in old)
@@ -100,7 +100,7 @@ def _shm_leftover(a: Answers) -> Iterator[Finding]:
 PLACE = "/dev/shm"
 
 
-def _shm_size(a: Answers) -> Iterator[Finding]:
+def _shm_size(a: NodeAnswers) -> Iterator[Finding]:
     shm = a["shm"]
     size, free = shm["size"], shm["free"]
     gpu = bool(a["nvidia"])

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Question,
     Scope,
     passed,
@@ -34,7 +34,7 @@ FIREWALLD = Question("present", ["/run/firewalld", "/run/firewalld.pid", "firewa
 STATE = Question("run", {"argv": ["firewall-cmd", "--state"]}, 5)
 
 
-def _flow_net_firewall(a: Answers) -> NodeFlow:
+def _flow_net_firewall(a: NodeAnswers) -> NodeFlow:
     firewalld = a["firewalld"]
     running = False
     if "firewall-cmd" in firewalld and len(firewalld) > 1:
@@ -50,7 +50,7 @@ def _flow_net_firewall(a: Answers) -> NodeFlow:
 ROUTES = Question("read", ["/proc/net/route"])
 
 
-def _net_interface(a: Answers) -> Iterator[Finding]:
+def _net_interface(a: NodeAnswers) -> Iterator[Finding]:
     if a.scope.cluster.transport == "local":
         yield skipped("emulated nodes are one machine")
         return
@@ -95,7 +95,7 @@ def _link_local(text: str) -> bool:
         return False
 
 
-def _interface_name(a: Answers) -> str | None:
+def _interface_name(a: NodeAnswers) -> str | None:
     own = own_interface(a)
     return own["name"] if own is not None else None
 
@@ -116,7 +116,7 @@ def _owner(scope: Scope) -> Question:
     return Question("run", {"argv": ["ss", "-Hltnp", f"sport = :{_port(scope)}"]}, 5)
 
 
-def _flow_net_port(a: Answers) -> NodeFlow:
+def _flow_net_port(a: NodeAnswers) -> NodeFlow:
     """Of the first node, where the meeting place will be."""
     if a.scope.nodes[0].host != a.host:
         return []
@@ -141,7 +141,7 @@ RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 PORT_FILES = Question("read", [RANGE, RESERVED])
 
 
-def _net_port_range(a: Answers) -> Iterator[Finding]:
+def _net_port_range(a: NodeAnswers) -> Iterator[Finding]:
     found = re.fullmatch(r"(\d{1,5})\s+(\d{1,5})", a["files"].get(RANGE, "").strip())
     if not found:
         yield Finding("unknown", "the kernel does not tell its port range")
@@ -162,7 +162,7 @@ def _net_port_range(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", f"port {port} may be taken by any connection", "a reserved port")
 
 
-def _net_speed(a: Answers) -> Iterator[Finding]:
+def _net_speed(a: NodeAnswers) -> Iterator[Finding]:
     own = own_interface(a)
     speed = own["speed"] if own else None
     if own is None or not speed:
@@ -177,7 +177,7 @@ def _net_speed(a: Answers) -> Iterator[Finding]:
         yield passed(words)
 
 
-def _speed(a: Answers) -> str | None:
+def _speed(a: NodeAnswers) -> str | None:
     own = own_interface(a)
     return f"{own['speed'] / 1000:g} Gbit/s" if own and own["speed"] else None
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dslaunch.plural import counted
-from dslaunch.preflight.check import Answers, Check, Finding, Level, Question, passed, skipped
+from dslaunch.preflight.check import Check, Finding, Level, NodeAnswers, Question, passed, skipped
 from dslaunch.preflight.checks import _accelerators as accelerators
 from dslaunch.preflight.checks import _rocm as rocm
 from dslaunch.preflight.checks._rocm import Told
@@ -14,12 +14,12 @@ from dslaunch.preflight.comparison import alike
 from dslaunch.preflight.flow import NodeFlow, each
 
 
-def _driver(told: Told, a: Answers) -> Iterator[Finding]:
+def _driver(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     del a
     yield passed(f"driver {told.driver}" if told.driver else "the tools answer, without a version")
 
 
-def _links(told: Told, a: Answers) -> Iterator[Finding]:
+def _links(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     del a
     kinds = Counter(told.links.values())
     if len(told.gpus) < 2:
@@ -34,14 +34,14 @@ def _links(told: Told, a: Answers) -> Iterator[Finding]:
         yield passed(f"{next(iter(kinds))} between all GPUs")
 
 
-def _kinds(a: Answers) -> str:
+def _kinds(a: NodeAnswers) -> str:
     kinds = Counter(rocm.told(a).links.values())
     return ", ".join(
         f"{counted(times, 'pair')} over {kind}" for kind, times in sorted(kinds.items())
     )
 
 
-def _ras(told: Told, a: Answers) -> Iterator[Finding]:
+def _ras(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     bad = False
     for index, gpu in told.gpus.items():
         if gpu.uncorrected:
@@ -61,7 +61,7 @@ def _ras(told: Told, a: Answers) -> Iterator[Finding]:
         yield passed("no uncorrected errors")
 
 
-def _temperature(told: Told, a: Answers) -> Iterator[Finding]:
+def _temperature(told: Told, a: NodeAnswers) -> Iterator[Finding]:
     warm = False
     for index, gpu in told.gpus.items():
         if not gpu.temperatures:
@@ -83,7 +83,7 @@ def _temperature(told: Told, a: Answers) -> Iterator[Finding]:
 KFD = Question("path", "/dev/kfd")
 
 
-def _flow_rocm_count(a: Answers) -> NodeFlow:
+def _flow_rocm_count(a: NodeAnswers) -> NodeFlow:
     if accelerators.of_vendor(a, "amd") is None:
         return [skipped(rocm.NONE)]
     a = yield {"kfd": KFD}

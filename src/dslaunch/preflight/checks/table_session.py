@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dslaunch.preflight.check import Answers, Check, Finding, Question, passed
+from dslaunch.preflight.check import Check, Finding, NodeAnswers, Question, passed
 from dslaunch.preflight.checks._machine import INFINIBAND
 from dslaunch.preflight.comparison import alike
 
@@ -12,7 +12,7 @@ LIMITS = Question("limits", ["MEMLOCK", "NOFILE", "NPROC", "STACK"])
 MEBI = 1 << 20
 
 
-def _memlock(a: Answers) -> Iterator[Finding]:
+def _memlock(a: NodeAnswers) -> Iterator[Finding]:
     soft, _ = a["limits"]["MEMLOCK"]
     if soft < 0:
         yield passed("unlimited")
@@ -26,7 +26,7 @@ def _memlock(a: Answers) -> Iterator[Finding]:
         yield Finding("warn", found, "unlimited")
 
 
-def _nofile(a: Answers) -> Iterator[Finding]:
+def _nofile(a: NodeAnswers) -> Iterator[Finding]:
     soft, hard = a["limits"]["NOFILE"]
     ranks = sum(len(node.slots) for node in a.scope.nodes if not node.spare)
     least = a.limits["many"] if ranks > 64 else a.limits["fail"]
@@ -41,7 +41,7 @@ def _nofile(a: Answers) -> Iterator[Finding]:
         yield passed(words)
 
 
-def _nproc(a: Answers) -> Iterator[Finding]:
+def _nproc(a: NodeAnswers) -> Iterator[Finding]:
     soft, _ = a["limits"]["NPROC"]
     if soft < 0:
         yield passed("no limit")
@@ -51,7 +51,7 @@ def _nproc(a: Answers) -> Iterator[Finding]:
         yield passed("enough processes and threads")
 
 
-def _stack(a: Answers) -> Iterator[Finding]:
+def _stack(a: NodeAnswers) -> Iterator[Finding]:
     soft, _ = a["limits"]["STACK"]
     if soft < 0:
         yield Finding("warn", "unlimited, which gives threads 2 MiB", f"{a.limits['warn']:g} MiB")
@@ -62,7 +62,7 @@ def _stack(a: Answers) -> Iterator[Finding]:
 NOT_POSIX = ("csh", "tcsh", "fish", "nu", "xonsh", "pwsh", "elvish")
 
 
-def _login(a: Answers) -> Iterator[Finding]:
+def _login(a: NodeAnswers) -> Iterator[Finding]:
     shell = a["shell"].get("SHELL", "")
     name = shell.rsplit("/", 1)[-1]
     if name in NOT_POSIX:
@@ -71,7 +71,7 @@ def _login(a: Answers) -> Iterator[Finding]:
         yield passed(f"the login shell is {name}" if name else "no login shell is named")
 
 
-def _noise(a: Answers) -> Iterator[Finding]:
+def _noise(a: NodeAnswers) -> Iterator[Finding]:
     lines = [line for line in str(a.hello.get("noise", "")).splitlines() if line.strip()]
     if not lines:
         return
@@ -80,7 +80,7 @@ def _noise(a: Answers) -> Iterator[Finding]:
     yield Finding("warn", f"a login without a terminal says `{first}`{more}", "nothing")
 
 
-def _umask(a: Answers) -> Iterator[Finding]:
+def _umask(a: NodeAnswers) -> Iterator[Finding]:
     mask = int(a.hello["umask"])
     if mask & 0o700:
         yield Finding("warn", f"umask {mask:04o} takes the owner's own rights", "0022 or 0077")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from dslaunch.launch.command import quote
 from dslaunch.preflight.check import (
-    Answers,
     Asked,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -37,7 +37,7 @@ ALLOWED = ("0", "")
 """Values that switch nothing on."""
 
 
-def _sw_environment(a: Answers) -> Iterator[Finding]:
+def _sw_environment(a: NodeAnswers) -> Iterator[Finding]:
     found: dict[str, str] = a["variables"]
     for name in LAUNCHER:
         if name in found and not (name == "CUDA_LAUNCH_BLOCKING" and found[name] in ALLOWED):
@@ -76,7 +76,7 @@ def _locks(path: str) -> Question:
 USUAL = _locks("~/.cache/torch_extensions")
 
 
-def _flow_sw_locks(a: Answers) -> NodeFlow:
+def _flow_sw_locks(a: NodeAnswers) -> NodeFlow:
     own = a["environment"].get(VARIABLE) if a.has("environment") else None
     place = _locks(own) if own else USUAL
     if place != USUAL:
@@ -84,7 +84,7 @@ def _flow_sw_locks(a: Answers) -> NodeFlow:
     return _sw_locks(a, place)
 
 
-def _sw_locks(a: Answers, place: Question) -> Iterator[Finding]:
+def _sw_locks(a: NodeAnswers, place: Question) -> Iterator[Finding]:
     old = [lock["path"] for lock in a.value(place) if lock["age"] > 60 * a.limits["warn"]]
     if old:
         more = f" and {len(old) - 1} more" if len(old) > 1 else ""
@@ -100,7 +100,7 @@ def settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, sign, value in lines if sign and name.strip()}
 
 
-def _sw_nccl_conf(a: Answers) -> Iterator[Finding]:
+def _sw_nccl_conf(a: NodeAnswers) -> Iterator[Finding]:
     files: Mapping[str, str] = a["files"]
     for path, text in files.items():
         found = settings(text)

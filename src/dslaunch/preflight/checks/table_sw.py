@@ -9,10 +9,10 @@ from dslaunch.launch import launchers
 from dslaunch.launch.devices import NAMES
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
-    Answers,
     Check,
     Finding,
     Level,
+    NodeAnswers,
     Nodes,
     Question,
     Scope,
@@ -76,7 +76,7 @@ def toolkit_fits(there: str, wanted: str) -> bool | None:
     return int(minor) in accepted and int(wanted_minor) in accepted
 
 
-def _sw_cuda_toolkit(a: Answers) -> Iterator[Finding]:
+def _sw_cuda_toolkit(a: NodeAnswers) -> Iterator[Finding]:
     if not a["nvidia"]:
         yield skipped("no NVIDIA GPU")
         return
@@ -109,7 +109,7 @@ TOOLS = Question("present", ["nvcc", NVCC, "c++", "ninja", LIBAIO])
 NEEDS = {"offload": ("cpu_adam",), "zero-infinity": ("async_io", "cpu_adam")}
 
 
-def _flow_sw_deepspeed_ops(a: Answers) -> NodeFlow:
+def _flow_sw_deepspeed_ops(a: NodeAnswers) -> NodeFlow:
     a = yield {"job": job.question(a)}
     found = job.installed(a)
     if found is None:
@@ -126,7 +126,7 @@ def _flow_sw_deepspeed_ops(a: Answers) -> NodeFlow:
     return _sw_deepspeed_ops(a, set(re.findall(r"['\"](\w+)['\"]\s*:\s*True", text)))
 
 
-def _sw_deepspeed_ops(a: Answers, built: set[str]) -> Iterator[Finding]:
+def _sw_deepspeed_ops(a: NodeAnswers, built: set[str]) -> Iterator[Finding]:
     tools, gpu = a.value(TOOLS), bool(a["nvidia"])
     needed = [op for purpose in sorted(a.scope.purposes) for op in NEEDS.get(purpose, ())]
     lacks = {
@@ -156,7 +156,7 @@ def _lacks_tools(op: str, tools: Mapping[str, str], gpu: bool) -> Iterator[str]:
 FIX = "install it for that interpreter, or let `python:` or `activate:` lead to the one that has it"
 
 
-def _sw_packages(a: Answers) -> Iterator[Finding]:
+def _sw_packages(a: NodeAnswers) -> Iterator[Finding]:
     scope = a.scope
     if not launchers.starts_python(scope.job):
         yield skipped("the job starts no Python")
@@ -229,13 +229,13 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ("", "-1"), "ACCELERATE_USE_CPU": ("true", "1"
 """Variables with values by which a job says that it uses no GPU."""
 
 
-def _flow_sw_torch_build(a: Answers) -> NodeFlow:
+def _flow_sw_torch_build(a: NodeAnswers) -> NodeFlow:
     query = {"query": nvidia.QUERY} if nvidia.has_driver(a) else {}
     a = yield {"job": job.question(a), **query}
     return _sw_torch_build(a)
 
 
-def _sw_torch_build(a: Answers) -> Iterator[Finding]:
+def _sw_torch_build(a: NodeAnswers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
         yield skipped("the job starts no Python")
         return
@@ -254,7 +254,7 @@ def _sw_torch_build(a: Answers) -> Iterator[Finding]:
         yield from _torch_fits(a, there, found)
 
 
-def _torch_fits(a: Answers, there: tuple[Vendor, ...], found: Installed) -> Iterator[Finding]:
+def _torch_fits(a: NodeAnswers, there: tuple[Vendor, ...], found: Installed) -> Iterator[Finding]:
     """One vendor is enough: graphics of a processor may count as a second one."""
     fitting = [vendor for vendor in there if builds.is_for(found, vendor)]
     words = f"torch {found.torch.get('__version__', '')} is built for {builds.target(found)}"
@@ -273,7 +273,7 @@ def _certain(scope: Scope) -> bool:
     return "torch" in {name.partition(".")[0] for name in job.needed(scope)}
 
 
-def _cuda_driver(a: Answers, cuda: str) -> Iterator[Finding]:
+def _cuda_driver(a: NodeAnswers, cuda: str) -> Iterator[Finding]:
     """A driver that is too old for torch's CUDA, unless the image brings cuda-compat."""
     major = cuda.partition(".")[0]
     least = builds.DRIVER_OF_CUDA.get(int(major)) if major.isdigit() else None
@@ -286,7 +286,7 @@ def _cuda_driver(a: Answers, cuda: str) -> Iterator[Finding]:
         yield passed(f"torch is built with CUDA {cuda}")
 
 
-def _hides(a: Answers) -> str:
+def _hides(a: NodeAnswers) -> str:
     """The variable by which the job says that it uses no GPU; empty: it does not say so."""
     env = job.variables(a)
     return next((n for n, values in HIDDEN.items() if env.get(n, "?").lower() in values), "")
@@ -327,7 +327,7 @@ NO_LIBRARY = (
 )
 
 
-def _py_interpreter(a: Answers) -> Iterator[Finding]:
+def _py_interpreter(a: NodeAnswers) -> Iterator[Finding]:
     if not launchers.starts_python(a.scope.job):
         yield skipped("the job starts no Python")
         return
@@ -341,7 +341,7 @@ def _py_interpreter(a: Answers) -> Iterator[Finding]:
         yield _no_interpreter(a, found)
 
 
-def _no_interpreter(a: Answers, found: job.Entered) -> Finding:
+def _no_interpreter(a: NodeAnswers, found: job.Entered) -> Finding:
     name = a.node.python or "python3"
     if found.tried["code"] is None:
         words = f"{found.path or name} did not answer within {a.limits['seconds']:g} s"
@@ -358,7 +358,7 @@ def _no_interpreter(a: Answers, found: job.Entered) -> Finding:
     return Finding("fail", words, "a Python interpreter")
 
 
-def _python_version(a: Answers) -> str | None:
+def _python_version(a: NodeAnswers) -> str | None:
     found = job.installed(a) if launchers.starts_python(a.scope.job) else None
     return ".".join(map(str, found.version[:2])) if found is not None else None
 
