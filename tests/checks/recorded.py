@@ -22,9 +22,9 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.pysource.imports import Imports
 
 Table = Mapping[str, Any]
@@ -132,7 +132,7 @@ def scope_of(case: Case, name: str) -> Scope:
     return Scope(cluster, nodes_used, job, files=files, **told)
 
 
-def facts_of(case: Case, check: Check) -> Facts:
+def facts_of(case: Case, check: Check) -> Recording:
     """The recorded answers as if the nodes had been asked round by round."""
     scope = scope_of(case, case.check)
     answers: dict[str, dict[str, Table]] = {host: {} for host in case.hosts}
@@ -159,15 +159,15 @@ def facts_of(case: Case, check: Check) -> Facts:
     told = {name for host in case.hosts for name in case.of(host, "answers")}
     assert used == told, f"{case.path}: not asked: {sorted(told - used)}"
     nodes = {host: node_facts(case, host, answers[host]) for host in case.hosts}
-    return Facts(scope, 0.0, nodes, {}, own)
+    return Recording(scope, 0.0, nodes, {}, own)
 
 
-def node_facts(case: Case, host: str, answers: Table) -> NodeFacts:
+def node_facts(case: Case, host: str, answers: Table) -> NodeRecording:
     """What one node answered."""
     hello = {**HELLO, "hostname": host, "boot": f"boot-{host}", **case.of(host, "hello")}
     clock = case.content.get("node", {}).get(host, {}).get("clock", case.content.get("clock"))
     noise = hello.pop("noise", "")
-    return NodeFacts(hello, answers, tuple(clock) if clock else None, 0.1, noise)
+    return NodeRecording(hello, answers, tuple(clock) if clock else None, 0.1, noise)
 
 
 def nodes_of(case: Case, check: Check, scope: Scope, answers: Table) -> dict[str, NodeAnswers]:

@@ -13,9 +13,9 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 from tests.checks.recorded import HELLO, job_with
 
 CHECKS = built_in()
@@ -178,7 +178,7 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
             progress.answered(nodes())
     here = check.here(scope) if check.here else {}
     own = {q.key: data.draw(answer(q)) for q in here.values()}
-    facts = {host: NodeFacts(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
-    whole = Facts(scope, 0.0, facts, {}, own)
+    facts = {host: NodeRecording(HELLO, said, (0.0, 0.1), 0.1) for host, said in recorded.items()}
+    whole = Recording(scope, 0.0, facts, {}, own)
     found = [f for f in judge(whole, {name: check}).findings if f.check != REACHED]
     assert all(f.level in LEVELS and f.found and f.hosts for f in found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dslaunch.preflight import facts
+from dslaunch.preflight import recording
 from dslaunch.preflight.checks._nvidia import QUERY
 from dslaunch.preflight.checks._query import read
 
@@ -63,7 +63,7 @@ def test_a_slot_without_a_gpu_is_an_error(machine: Machine, devices: tuple[Devic
 
 def test_gpus_are_the_ones_that_pytorch_sees(machine: Machine, devices: tuple[Device, ...]) -> None:
     machine.findings("--only", "gpu", "--save", "saved.json")
-    answers = facts.read(machine.directory / "saved.json").nodes["node1"].answers
+    answers = recording.read(machine.directory / "saved.json").nodes["node1"].answers
     found = read(answers[QUERY.key]["value"]["out"]).gpus
     assert [gpu.text("name") for gpu in found] == [device.name for device in devices]
     assert [gpu.text("uuid") for gpu in found] == [f"GPU-{device.uuid}" for device in devices]
@@ -127,6 +127,6 @@ def test_the_smoke_job_runs_over_nccl(machine: Machine) -> None:
 def test_nvidia_smi_is_asked_nothing_that_it_does_not_know(machine: Machine) -> None:
     """An old driver that does not know all fields is asked group by group; none may be lost."""
     machine.findings("--only", "gpu", "--save", "saved.json")
-    answers = facts.read(machine.directory / "saved.json").nodes["node1"].answers
+    answers = recording.read(machine.directory / "saved.json").nodes["node1"].answers
     assert answers[QUERY.key]["value"]["code"] == 0
     assert os.linesep + os.linesep not in answers[QUERY.key]["value"]["out"].strip()

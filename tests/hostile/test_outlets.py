@@ -29,8 +29,8 @@ from dslaunch.lint import Remark
 from dslaunch.preflight import checks as every_check
 from dslaunch.preflight.changes import Change
 from dslaunch.preflight.check import Finding, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.protocol.messages import Evidence
 from dslaunch.report import checkpoint, junit, lint, live, markdown, page, preflight, stacks
 from dslaunch.report import status as run_status
@@ -60,8 +60,8 @@ FINDINGS = (
     Finding("unknown", "needs root", see="dmesg", hosts=("node2",), check="gpu.xid"),
     Finding("pass", "within 1 s", hosts=("node1", "node2"), check="clock.skew"),
 )
-NODES = {host: NodeFacts({}, {}, None, 0.1) for host in ("node1", "node2")}
-REPORT = Report(Facts(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
+NODES = {host: NodeRecording({}, {}, None, 0.1) for host in ("node1", "node2")}
+REPORT = Report(Recording(Scope(CLUSTER, CLUSTER.nodes), 1.7e9, NODES, {}), FINDINGS)
 REASON = EndReason(
     EndCode.NODE_ENDED, "node1", error="why", ranks=(("node1", 0),), job="12", not_restarted="no"
 )

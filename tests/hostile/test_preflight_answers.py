@@ -19,9 +19,9 @@ from dslaunch.cluster.select import Selection, select
 from dslaunch.preflight import hardware
 from dslaunch.preflight.check import LEVELS, Check, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.flow import FAULT
 from dslaunch.preflight.judge import Report, judge
+from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
@@ -56,7 +56,7 @@ class Recorded:
         way = ScriptedTransport(nodes)
         survey = Survey(self.scope, {self.name: self.check}, lambda *_: None, way)
         answered = survey.run()
-        facts = Facts(self.scope, 0.0, answered, survey.failures, self.here)
+        facts = Recording(self.scope, 0.0, answered, survey.failures, self.here)
         return survey, judge(facts, {self.name: self.check})
 
 

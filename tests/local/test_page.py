@@ -13,8 +13,8 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Finding, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.page import as_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -32,8 +32,8 @@ def page() -> str:
     cluster = parse_cluster(text, "pod-a.yaml")
     silent = {"node64": NodeFailure("node64", "timeout", "no answer in time")}
     hosts = tuple(node.host for node in cluster.nodes)
-    nodes = {host: NodeFacts({}, {}, None, 0.1) for host in hosts[:-1]}
-    facts = Facts(Scope(cluster, cluster.nodes), 1_700_000_000.0, nodes, silent)
+    nodes = {host: NodeRecording({}, {}, None, 0.1) for host in hosts[:-1]}
+    facts = Recording(Scope(cluster, cluster.nodes), 1_700_000_000.0, nodes, silent)
     names = sorted(checks.built_in())
     findings = (
         Finding(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dslaunch.cluster.select import Selection
     from dslaunch.preflight.check import Check, Scope, Tier
     from dslaunch.preflight.choose import Wanted
-    from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
+    from dslaunch.preflight.recording import Recording
     from dslaunch.run.source import Source
 
 Only = Annotated[
@@ -156,7 +156,7 @@ def _words_on(name: str | None) -> str:
 class Judged:
     """What the nodes answered, and what follows."""
 
-    facts: Facts
+    facts: Recording
     checks: Mapping[str, Check]
     report: Report
     before: Report | None
@@ -182,8 +182,8 @@ class Request:
     def judged(self, saved: Path | None, baseline: Path | None) -> Judged:
         """Ask the nodes, or take saved answers; and judge. Raises errors of many kinds."""
         from dslaunch.preflight import checks
-        from dslaunch.preflight.facts import read
         from dslaunch.preflight.judge import judge
+        from dslaunch.preflight.recording import read
 
         known, wanted = checks.load(), self.wanted
         known_good = None if baseline is None else read(baseline)
@@ -230,10 +230,10 @@ class Request:
             imports=script_imports(job, Path.cwd()),
         )
 
-    def _again(self, saved: Path) -> Facts:
+    def _again(self, saved: Path) -> Recording:
         """Saved answers, judged for what they were asked for, or by a cluster file named now."""
         from dslaunch.cluster.select import Selection, select
-        from dslaunch.preflight.facts import read
+        from dslaunch.preflight.recording import read
         from dslaunch.registry import LAUNCHERS
 
         if self.script is not None:
@@ -283,7 +283,7 @@ def _fitting(checks: Mapping[str, Check], scope: Scope) -> dict[str, Check]:
     return {n: check.left_out(why) if n in skip else check for n, check in checks.items()}
 
 
-def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -> None:
+def _same_nodes(scope: Scope, known_good: Recording | None, baseline: Path | None) -> None:
     """Raise UsageError for a baseline of another cluster: everything would differ."""
     if known_good is None:
         return
@@ -305,10 +305,10 @@ def _ask(
     text: tuple[str, str],
     tier: Tier,
     farewell: ExitStack,
-) -> Facts:
+) -> Recording:
     """Ask the nodes, with a line of progress on a terminal; `farewell` ends the connections."""
     from dslaunch import transport
-    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.recording import Recording
     from dslaunch.preflight.runner import Survey
     from dslaunch.report.preflight import Progress
 
@@ -324,7 +324,7 @@ def _ask(
         nodes = survey.run()
     finally:
         progress.end()
-    return Facts(
+    return Recording(
         scope=scope,
         time=began,
         nodes=nodes,

@@ -60,8 +60,8 @@ def _described(cluster: Cluster, chosen: Selection) -> Site:
 
 def _answered(file: Path | None, chosen: Selection, path: Path) -> Site:
     from dslaunch.cluster.select import select
-    from dslaunch.preflight.facts import read
     from dslaunch.preflight.hardware import hardware, network, node_local
+    from dslaunch.preflight.recording import read
 
     facts = read(path)
     cluster = facts.scope.cluster if file is None else options.open_cluster(file)

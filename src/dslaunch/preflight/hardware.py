@@ -27,11 +27,11 @@ from dslaunch.topology.model import nvlinks
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation
-    from dslaunch.preflight.facts import Facts
+    from dslaunch.preflight.recording import Recording
     from dslaunch.protocol.survey import PathStatus
 
 
-def hardware(allocation: Allocation, facts: Facts) -> tuple[NodeHardware, ...]:
+def hardware(allocation: Allocation, facts: Recording) -> tuple[NodeHardware, ...]:
     """What each node of an allocation has: as it answered, and else as the cluster file says."""
     asked = _answers(facts)
     return tuple(
@@ -40,7 +40,7 @@ def hardware(allocation: Allocation, facts: Facts) -> tuple[NodeHardware, ...]:
     )
 
 
-def network(facts: Facts) -> float | None:
+def network(facts: Recording) -> float | None:
     """Bytes per second between the two nodes with the slowest link, by TCP.
 
     None: preflight did not measure (that is in its tier `deep`), or the nodes have RDMA ports that
@@ -53,7 +53,7 @@ def network(facts: Facts) -> float | None:
     return min(rates.values(), default=None)
 
 
-def node_local(facts: Facts) -> int | None:
+def node_local(facts: Recording) -> int | None:
     """Bytes free on the nodes' own disks, of the node with least; None: some node has no disk
     there, or was not asked."""
     path = facts.scope.cluster.storage.node_local
@@ -78,7 +78,7 @@ def _type(found: PathStatus) -> str | None:
     return found["mount"]["type"] if found["mount"] else None
 
 
-def _answers(facts: Facts) -> Nodes:
+def _answers(facts: Recording) -> Nodes:
     return answers("net.bandwidth", net_bandwidth.CHECK, facts)
 
 

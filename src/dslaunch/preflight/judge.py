@@ -13,7 +13,7 @@ from dslaunch.errors import NodeFailure
 from dslaunch.plural import counted
 from dslaunch.preflight import flow as flows
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level, NodeAnswers, Nodes, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.recording import NodeRecording, Recording
 
 REACHED = "ssh.connect"
 """The finding of every node, whether it answered at all. Not a file: nothing can be asked."""
@@ -25,7 +25,7 @@ LONGEST = 2000
 class Report:
     """All findings, the worst first; within a level in the order of the checks."""
 
-    facts: Facts
+    facts: Recording
     findings: tuple[Finding, ...]
 
     @property
@@ -43,7 +43,7 @@ class Report:
         return not self.count("fail")
 
 
-def judge(facts: Facts, checks: Mapping[str, Check]) -> Report:
+def judge(facts: Recording, checks: Mapping[str, Check]) -> Report:
     """Judge every check on every node, and fold what is equal."""
     findings = list(_reached(facts))
     nodes = shared(facts)
@@ -109,12 +109,12 @@ def _together(nodes: Nodes, judge: Callable[[Nodes], Iterable[Finding]]) -> list
         return [replace(flows.unjudged(error), hosts=tuple(nodes))]
 
 
-def answers(name: str, check: Check, facts: Facts) -> dict[str, NodeAnswers]:
+def answers(name: str, check: Check, facts: Recording) -> dict[str, NodeAnswers]:
     """What the nodes answered to a check, in the order of the nodes."""
     return of_check(name, check, shared(facts))
 
 
-def shared(facts: Facts) -> dict[str, NodeAnswers]:
+def shared(facts: Recording) -> dict[str, NodeAnswers]:
     """What the nodes answered, in their order, for all checks: each answer is parsed once."""
     scope = facts.scope
     return {
@@ -142,7 +142,7 @@ def of_check(name: str, check: Check, nodes: Nodes) -> dict[str, NodeAnswers]:
     return {host: replace(a, asked=asked, limits=limits) for host, a in nodes.items()}
 
 
-def _reached(facts: Facts) -> Iterator[Finding]:
+def _reached(facts: Recording) -> Iterator[Finding]:
     """Every node has a row, also one that did not answer."""
     nodes = facts.scope.nodes
     reached = tuple(node.host for node in nodes if node.host in facts.nodes)
@@ -152,7 +152,7 @@ def _reached(facts: Facts) -> Iterator[Finding]:
     yield from _unreached([node for node in nodes if node.host not in facts.nodes], facts)
 
 
-def _unreached(nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
+def _unreached(nodes: Sequence[Node], facts: Recording) -> Iterator[Finding]:
     """The nodes that did not answer; the same trouble of many is one finding."""
     by_hand = {node.host: facts.scope.by_hand(node) for node in nodes}
     no_record = "no answer is recorded"
@@ -172,7 +172,7 @@ def _unreached(nodes: Sequence[Node], facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _with_invalid(facts: Facts, reached: Sequence[str]) -> Iterator[Finding]:
+def _with_invalid(facts: Recording, reached: Sequence[str]) -> Iterator[Finding]:
     """Nodes with answers that our program does not send, in one finding for equal ones: checks
     that do not need these answers might pass or be skipped."""
     groups: dict[str, list[str]] = {}
@@ -184,7 +184,7 @@ def _with_invalid(facts: Facts, reached: Sequence[str]) -> Iterator[Finding]:
         yield Finding("unknown", found, expected, hosts=tuple(hosts), check=REACHED)
 
 
-def _invalid(node: NodeFacts) -> str:
+def _invalid(node: NodeRecording) -> str:
     """What is invalid in a node's answers; empty: nothing."""
     keys = [key for key, answer in node.answers.items() if answer.get("code") == "invalid"]
     if not keys:

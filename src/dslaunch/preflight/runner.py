@@ -15,8 +15,8 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.check import Check, NodeAnswers, Nodes, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation, Silent
-from dslaunch.preflight.facts import NodeFacts
 from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
 from dslaunch.transport.classify import from_error
@@ -76,7 +76,7 @@ class Survey:
         """Types of the exceptions that checks raised while they judged the answers."""
         self.gate = threading.Semaphore(scope.cluster.ssh.fanout)
 
-    def run(self) -> dict[str, NodeFacts]:
+    def run(self) -> dict[str, NodeRecording]:
         """Ask everything; those that failed are in `failures`."""
         first = [q for check in self.checks.values() for q in check.ask(self.scope).values()]
         pool = ThreadPoolExecutor(max_workers=len(self.talks) + 1)
@@ -209,6 +209,6 @@ def _longest(questions: Sequence[Question]) -> float:
     return sum(times[::16]) if times else 0.0
 
 
-def _facts(talk: Conversation) -> NodeFacts:
+def _facts(talk: Conversation) -> NodeRecording:
     noise = talk.lines.noise.decode(errors="replace")
-    return NodeFacts(talk.hello, talk.answers, talk.clock, round(talk.seconds, 3), noise)
+    return NodeRecording(talk.hello, talk.answers, talk.clock, round(talk.seconds, 3), noise)

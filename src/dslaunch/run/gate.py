@@ -20,8 +20,8 @@ from dslaunch.launch.plan import Decided
 from dslaunch.preflight import checks
 from dslaunch.preflight.check import Check, Finding, Scope
 from dslaunch.preflight.conversation import Conversation, Silent
-from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import Report, judge
+from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.protocol.queries import SURVEYED
 from dslaunch.registry import LAUNCHERS
@@ -103,7 +103,7 @@ class Gate:
             nodes = survey.run()
         finally:
             survey.close()
-        facts = Facts(self.scope, began, nodes, survey.failures)
+        facts = Recording(self.scope, began, nodes, survey.failures)
         return judge(facts, chosen)
 
     def passed(self, decided: Decided, interrupts: Interrupts, *, shipping: bool) -> Decided:

@@ -18,14 +18,17 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
+from dslaunch.preflight.recording import NodeRecording, Recording
 
 TEXT = "name: pod\nnodes: [{host: 'n[1-2]', slots: 1}]\n"
 CLUSTER = parse_cluster(TEXT, "cluster.yaml")
-ANSWERS = Facts(
+ANSWERS = Recording(
     Scope(CLUSTER, CLUSTER.nodes, token="t"),
     1_700_000_000.0,
-    {"n1": NodeFacts(HELLO, {}, (0.0, 0.0), 0.1), "n2": NodeFacts(HELLO, {}, (2.5, 0.0), 0.1)},
+    {
+        "n1": NodeRecording(HELLO, {}, (0.0, 0.0), 0.1),
+        "n2": NodeRecording(HELLO, {}, (2.5, 0.0), 0.1),
+    },
     {},
     cluster=TEXT,
     file="cluster.yaml",

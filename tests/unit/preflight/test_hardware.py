@@ -23,8 +23,8 @@ from dslaunch.preflight.check import Question, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import MEMORY, path_question
 from dslaunch.preflight.checks.table_fs import CHECKS, MOUNTS
-from dslaunch.preflight.facts import Facts, NodeFacts, read
 from dslaunch.preflight.hardware import hardware, network, node_local
+from dslaunch.preflight.recording import NodeRecording, Recording, read
 
 CLUSTER = """\
 nodes: [{host: 'n[1-2]', slots: 2, labels: {gpu: A100, memory: 64G}}]
@@ -77,10 +77,10 @@ def answers(
 
 def saved(nodes: Mapping[str, Mapping[str, Mapping[str, Any]]], cluster: str = CLUSTER) -> Path:
     """A file as `dslaunch preflight --save` writes it."""
-    told = {host: NodeFacts(HELLO, said, None, 0.1) for host, said in nodes.items()}
+    told = {host: NodeRecording(HELLO, said, None, 0.1) for host, said in nodes.items()}
     path = Path("facts.json")
     scope = Scope(parse_cluster(cluster, "c.yaml"), ())
-    facts = Facts(scope, 0.0, told, {}, cluster=cluster, file="c.yaml")
+    facts = Recording(scope, 0.0, told, {}, cluster=cluster, file="c.yaml")
     path.write_text(facts.to_json(), "utf-8")
     return path
 

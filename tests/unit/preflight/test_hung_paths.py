@@ -11,8 +11,8 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import questions, survey
 from dslaunch.preflight.check import Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 
 WORK = "/tmp/a-mount-that-hangs"
 CHECKS = {name: built_in()[name] for name in ("fs.hung", "fs.free", "fs.writable", "fs.kind")}
@@ -43,7 +43,7 @@ def test_a_hung_path_is_named_and_all_else_is_answered_in_the_meantime() -> None
     )
     assert time.monotonic() - began < 4
     assert [key for key, answer in answers.items() if "error" in answer] == [f'path "{WORK}"']
-    facts = Facts(scope, 0.0, {"node1": NodeFacts(HELLO, answers, None, 1.0)}, {})
+    facts = Recording(scope, 0.0, {"node1": NodeRecording(HELLO, answers, None, 1.0)}, {})
     found = judge(facts, CHECKS).findings
     hung = [f for f in found if f.check == "fs.hung"]
     assert [(f.level, f.found) for f in hung] == [

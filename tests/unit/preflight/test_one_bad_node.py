@@ -24,9 +24,9 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
-from dslaunch.preflight.facts import Facts, NodeFacts, read
 from dslaunch.preflight.flow import FAULT, Progress, said
 from dslaunch.preflight.judge import REACHED, judge
+from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
 from dslaunch.protocol.survey import Answer
 
@@ -93,9 +93,9 @@ def test_a_command_to_copy_holds_a_nodes_path_as_one_word() -> None:
     assert shlex.split(verdict.fix) == ["rm", path]
 
 
-def facts(answers: dict[str, Answer]) -> Facts:
-    nodes = {n.host: NodeFacts(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
-    return Facts(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
+def facts(answers: dict[str, Answer]) -> Recording:
+    nodes = {n.host: NodeRecording(HELLO, answers, (0.0, 0.0), 0.1) for n in SCOPE.nodes}
+    return Recording(SCOPE, 1.0, nodes, {}, cluster=TEXT, file="c.yaml")
 
 
 def bad_check() -> Check:

@@ -8,20 +8,20 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import NodeAnswers, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import some
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import of_check, shared
+from dslaunch.preflight.recording import NodeRecording, Recording
 
 CLUSTER = parse_cluster("nodes: [{host: 'n[1-2]', slots: 1}]\n", "c.yaml")
 SCOPE = Scope(CLUSTER, CLUSTER.nodes)
 CHECKS = some(("gpu.mig", "gpu.power-limit"))
 
 
-def facts() -> Facts:
+def facts() -> Recording:
     query = {"code": 0, "out": "index, name\n0, NVIDIA H100\n", "err": ""}
     which = {"nvidia-smi": "/usr/bin/nvidia-smi"}
     answers = {nvidia.WHICH.key: {"value": which}, nvidia.QUERY.key: {"value": query}}
-    nodes = {n.host: NodeFacts(HELLO, answers, None, 0.1) for n in CLUSTER.nodes}
-    return Facts(SCOPE, 0.0, nodes, {})
+    nodes = {n.host: NodeRecording(HELLO, answers, None, 0.1) for n in CLUSTER.nodes}
+    return Recording(SCOPE, 0.0, nodes, {})
 
 
 def of_host(host: str) -> list[NodeAnswers]:

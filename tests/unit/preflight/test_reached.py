@@ -8,8 +8,8 @@ import pytest
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.facts import Facts
 from dslaunch.preflight.judge import judge
+from dslaunch.preflight.recording import Recording
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from dslaunch.preflight.judge import judge
 def test_a_silent_node_can_be_tried_by_hand_on_the_way_it_was_asked(way: str, see: str) -> None:
     cluster = replace(parse_cluster("nodes: [{host: n1, slots: 1}]\n", "c.yaml"), transport=way)
     scope = Scope(cluster, cluster.nodes)
-    (finding,) = judge(Facts(scope, 0.0, {}, {}), {}).findings
+    (finding,) = judge(Recording(scope, 0.0, {}, {}), {}).findings
     assert (finding.check, finding.level, finding.see) == ("ssh.connect", "fail", see)
 
 
@@ -31,5 +31,5 @@ def test_a_node_with_a_user_and_a_port_of_its_own_is_tried_with_these() -> None:
     text = "nodes: [{host: n1, slots: 1, user: ml, port: 2222}]\n"
     cluster = parse_cluster(text, "c.yaml")
     scope = Scope(cluster, cluster.nodes)
-    (finding,) = judge(Facts(scope, 0.0, {}, {}), {}).findings
+    (finding,) = judge(Recording(scope, 0.0, {}, {}), {}).findings
     assert finding.see == "ssh -p 2222 ml@n1 true"

@@ -14,12 +14,12 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import ConfigError, NodeFailure
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.facts import Facts, NodeFacts, read
+from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.pysource.imports import Imports
 
 TEXT = "nodes: [{host: 'n[1-2]', slots: 1}]"
 CLUSTER = parse_cluster(TEXT, "c.yaml")
-FACTS = Facts(
+FACTS = Recording(
     scope=Scope(
         CLUSTER,
         CLUSTER.nodes,
@@ -35,7 +35,9 @@ FACTS = Facts(
     cluster=TEXT,
     file="c.yaml",
     time=1_700_000_000.5,
-    nodes={"n1": NodeFacts(HELLO, {'read ["/x"]': {"value": {"/x": "1"}}}, (0.5, 0.25), 0.1, "hi")},
+    nodes={
+        "n1": NodeRecording(HELLO, {'read ["/x"]': {"value": {"/x": "1"}}}, (0.5, 0.25), 0.1, "hi")
+    },
     failures={"n2": NodeFailure("n2", "timeout", "no answer in time")},
     here={'read ["/y"]': {"error": "why"}},
 )

@@ -8,9 +8,9 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import survey
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.flow import Progress
 from dslaunch.preflight.judge import judge
+from dslaunch.preflight.recording import NodeRecording, Recording
 
 CHECK = built_in()["fs.free"]
 WORK = "/tmp/no-such-directory/of-a-run-to-come"
@@ -32,7 +32,7 @@ def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> 
     flow = Progress(CHECK.flow({"node1": NodeAnswers(cluster.nodes[0], scope, asked, first)}))
     assert flow.pending is not None
     further = answers(flow.pending.asked["node1"])
-    facts = NodeFacts(HELLO, {**first, **further}, None, 1.0)
-    report = judge(Facts(scope, 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
+    facts = NodeRecording(HELLO, {**first, **further}, None, 1.0)
+    report = judge(Recording(scope, 0.0, {"node1": facts}, {}), {"fs.free": CHECK})
     found = next(f for f in report.findings if f.found.startswith(WORK))
     assert (found.level, found.see) == ("fail", "df -h /tmp")

@@ -15,8 +15,8 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.changes import Change, changes
 from dslaunch.preflight.check import Finding, Scope
-from dslaunch.preflight.facts import Facts, NodeFacts
 from dslaunch.preflight.judge import Report
+from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
 from dslaunch.report.preflight import Progress, as_json, change_rows, rows, summary
@@ -24,8 +24,8 @@ from dslaunch.report.preflight import Progress, as_json, change_rows, rows, summ
 TEXT = "name: pod\nnodes: [{host: 'node[1-4]', slots: 8}]"
 SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes)
 SILENT = {"node4": NodeFailure("node4", "timeout", "no answer in time")}
-NODES = {f"node{i}": NodeFacts({}, {}, None, 0.1) for i in (1, 2, 3)}
-FACTS = Facts(SCOPE, 1_700_000_000.0, NODES, SILENT)
+NODES = {f"node{i}": NodeRecording({}, {}, None, 0.1) for i in (1, 2, 3)}
+FACTS = Recording(SCOPE, 1_700_000_000.0, NODES, SILENT)
 FAILED = Finding(
     "fail", "7 GPUs", "8", "drain it", "nvidia-smi -L", hosts=("node2",), check="gpu.count"
 )

@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeRecording:
     """What one node answered."""
 
     hello: Mapping[str, Any]
@@ -37,13 +37,13 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Recording:
     """What was asked of a cluster, and what it answered."""
 
     scope: Scope
     time: float
     """When, in seconds since 1970."""
-    nodes: Mapping[str, NodeFacts]
+    nodes: Mapping[str, NodeRecording]
     failures: Mapping[str, NodeFailure]
     """Of nodes that did not answer."""
     here: Mapping[str, Answer] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Facts:
     def to_json(self) -> str:
         """As a text of JSON. Nothing of the job's environment is in it."""
         scope = self.scope
-        recording = _Recording(
+        recording = _RecordingFile(
             cluster=self.cluster,
             file=self.file,
             time=self.time,
@@ -80,14 +80,14 @@ _AS_IN_SCOPE = ("token", "imports", "directories", "root", "files")
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
-    """Facts as a file has them."""
+class _RecordingFile:
+    """A recording as a file has it."""
 
     cluster: str
     file: str
     token: str
     time: float
-    nodes: Mapping[str, NodeFacts]
+    nodes: Mapping[str, NodeRecording]
     failures: Mapping[str, NodeFailure]
     launcher: str = "torchrun"
     program: str = ""
@@ -101,7 +101,7 @@ class _Recording:
     tier: Tier = "static"
     here: Mapping[str, Answer] = field(default_factory=dict)
 
-    def facts(self) -> Facts:
+    def facts(self) -> Recording:
         """Return what was asked and answered. Raises ConfigError for the cluster file."""
         cluster = parse_cluster(self.cluster, self.file)
         hosts = {*self.nodes, *self.failures}
@@ -113,7 +113,7 @@ class _Recording:
             named=frozenset(self.named),
             **{name: getattr(self, name) for name in _AS_IN_SCOPE},
         )
-        return Facts(
+        return Recording(
             scope=scope,
             time=self.time,
             nodes=self.nodes,
@@ -125,7 +125,7 @@ class _Recording:
         )
 
 
-def read(path: Path) -> Facts:
+def read(path: Path) -> Recording:
     """Read recorded facts. Raises ConfigError with the place of what is not as it was written."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -133,7 +133,7 @@ def read(path: Path) -> Facts:
         data = json.loads(_text(path))
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"expected an object with `format` {FORMAT}")
-        recording = TypeAdapter(_Recording).validate_python(_parsed(data))
+        recording = TypeAdapter(_RecordingFile).validate_python(_parsed(data))
         datetime.fromtimestamp(recording.time, UTC)
     except ValidationError as error:
         first = error.errors()[0]
