@@ -22,7 +22,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.cluster.model import SecretSource
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import Asked, Check, Finding, NodeAnswers, Scope
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.pysource.imports import Imports
@@ -151,7 +151,7 @@ def facts_of(case: Case, check: Check) -> Recording:
     for host in case.hosts:
         take(host, check.ask(scope))
     if check.flow is not None:
-        progress = Progress(check.flow(nodes_of(case, check, scope, answers)))
+        progress = RunningFlow(check.flow(nodes_of(case, check, scope, answers)))
         while progress.pending is not None:
             for host, asked in progress.pending.asked.items():
                 take(host, asked)

@@ -13,7 +13,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.launch.job import Job
 from dslaunch.preflight.check import LEVELS, NodeAnswers, Question, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 from tests.checks.recorded import HELLO, job_with
@@ -167,7 +167,7 @@ def test_a_check_judges_any_answer(name: str, data: st.DataObject) -> None:
     for host in recorded:
         recorded[host] |= {q.key: data.draw(answer(q)) for q in asked.values()}
     if check.flow is not None:
-        progress = Progress(check.flow(nodes()))
+        progress = RunningFlow(check.flow(nodes()))
         while progress.pending is not None:
             for host, more in progress.pending.asked.items():
                 recorded[host] |= {

@@ -310,12 +310,12 @@ def _ask(
     from dslaunch import transport
     from dslaunch.preflight.recording import Recording
     from dslaunch.preflight.runner import Survey
-    from dslaunch.report.preflight import Progress
+    from dslaunch.report.preflight import ProgressLine
 
     chosen = transport.choose(scope.cluster.transport, scope.cluster)
     if chosen.notable:
         ui.say(f"transport: {chosen.name} ({chosen.why})")
-    progress = Progress(scope, sys.stderr, live=sys.stderr.isatty())
+    progress = ProgressLine(scope, sys.stderr, live=sys.stderr.isatty())
     way = transport.make(chosen.name, scope.cluster)
     survey = Survey(scope, checks, progress.note, way)
     farewell.callback(survey.close)

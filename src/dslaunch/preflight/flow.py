@@ -35,7 +35,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Progress(Generic[Q, A]):
+class RunningFlow(Generic[Q, A]):
     """How far a generator of questions has come."""
 
     def __init__(self, flow: Generator[Q, A, Iterable[Finding]]) -> None:
@@ -63,7 +63,7 @@ class Progress(Generic[Q, A]):
 
 def said(flow: Callable[[Nodes], Flow], nodes: Nodes) -> Iterable[Finding]:
     """Run a flow through with answers that are all there."""
-    progress = Progress(flow(nodes))
+    progress = RunningFlow(flow(nodes))
     while progress.pending is not None:
         progress.answered(nodes)
     return progress.said()
@@ -73,11 +73,11 @@ def each(of: Callable[[NodeAnswers], NodeFlow]) -> Callable[[Nodes], Flow]:
     """Return a flow that runs one of its own on each node."""
 
     def flow(nodes: Nodes) -> Flow:
-        flows: dict[str, Progress[Asked, NodeAnswers]] = {}
+        flows: dict[str, RunningFlow[Asked, NodeAnswers]] = {}
         errors: dict[str, Exception] = {}
         for host, a in nodes.items():
             with _kept(errors, host):
-                flows[host] = Progress(of(a))
+                flows[host] = RunningFlow(of(a))
         while asked := _pending(flows, nodes):
             nodes = yield Round(asked)
             for host in asked.keys() & nodes.keys():
@@ -88,7 +88,9 @@ def each(of: Callable[[NodeAnswers], NodeFlow]) -> Callable[[Nodes], Flow]:
     return flow
 
 
-def _pending(flows: Mapping[str, Progress[Asked, NodeAnswers]], nodes: Nodes) -> dict[str, Asked]:
+def _pending(
+    flows: Mapping[str, RunningFlow[Asked, NodeAnswers]], nodes: Nodes
+) -> dict[str, Asked]:
     return {
         host: flow.pending
         for host, flow in flows.items()
@@ -97,7 +99,7 @@ def _pending(flows: Mapping[str, Progress[Asked, NodeAnswers]], nodes: Nodes) ->
 
 
 def _of_all(
-    nodes: Nodes, flows: dict[str, Progress[Asked, NodeAnswers]], errors: dict[str, Exception]
+    nodes: Nodes, flows: dict[str, RunningFlow[Asked, NodeAnswers]], errors: dict[str, Exception]
 ) -> Iterator[Finding]:
     for host in nodes:
         if host in errors:

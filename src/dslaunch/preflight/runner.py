@@ -15,7 +15,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.errors import NodeFailure
 from dslaunch.preflight.check import Check, NodeAnswers, Nodes, Question, Round, Scope
 from dslaunch.preflight.conversation import Conversation, Silent
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.recording import NodeRecording
 from dslaunch.protocol.survey import Answer
 from dslaunch.transport.base import Channel, Transport
@@ -27,7 +27,7 @@ GRACE = 10.0
 FAREWELL = 5.0
 """Seconds for all connections to end."""
 _log = log.Log(__name__)
-FlowProgress = Progress[Round, Nodes]
+FlowProgress = RunningFlow[Round, Nodes]
 Tell = Callable[[str, str], None]
 """Called with a host and how far it is: `connected`, `asked`, `answered`, `failed`."""
 
@@ -138,7 +138,7 @@ class Survey:
     def _begun(self, check: Check) -> tuple[Check, FlowProgress] | None:
         with self._noted():
             if check.flow is not None:
-                return check, Progress(check.flow(self.answers(check)))
+                return check, RunningFlow(check.flow(self.answers(check)))
         return None
 
     def _ask_round(

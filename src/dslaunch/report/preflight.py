@@ -117,7 +117,7 @@ def _as_dict(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in names}
 
 
-class Progress:
+class ProgressLine:
     """How many nodes have connected and answered, as one line at the bottom of a terminal."""
 
     def __init__(self, scope: Scope, err: TextIO, *, live: bool) -> None:

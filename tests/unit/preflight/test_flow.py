@@ -21,7 +21,7 @@ from dslaunch.preflight.check import (
     passed,
 )
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import FAULT, NodeFlow, Progress, each, said
+from dslaunch.preflight.flow import FAULT, NodeFlow, RunningFlow, each, said
 
 CLUSTER = parse_cluster("nodes: [{host: 'n[1-3]', slots: 1}]\n", "c.yaml")
 SCOPE = Scope(CLUSTER, CLUSTER.nodes)
@@ -52,7 +52,7 @@ GOOD = {"value": "twice"}
 
 
 def test_each_node_is_asked_what_its_own_flow_asks() -> None:
-    flow = Progress(each(of_one)(nodes(n1=GOOD, n2=GOOD, n3=GOOD)))
+    flow = RunningFlow(each(of_one)(nodes(n1=GOOD, n2=GOOD, n3=GOOD)))
     asked: list[Mapping[str, Asked]] = []
     while flow.pending is not None:
         asked.append(flow.pending.asked)
@@ -76,7 +76,7 @@ def test_what_a_nodes_flow_raises_concerns_this_node(answer: Any, found: str) ->
 
 
 def test_a_node_that_is_lost_between_two_rounds_is_asked_no_more() -> None:
-    flow = Progress(each(of_one)(nodes(n1=GOOD, n3=GOOD)))
+    flow = RunningFlow(each(of_one)(nodes(n1=GOOD, n3=GOOD)))
     flow.answered(nodes(n3=GOOD))
     assert flow.pending is not None
     assert set(flow.pending.asked) == {"n3"}
@@ -89,7 +89,7 @@ def test_a_flow_that_raises_has_ended() -> None:
         nodes = yield Round({})
         raise UnansweredError(next(iter(nodes)))
 
-    progress = Progress(flow(nodes(n1=GOOD)))
+    progress = RunningFlow(flow(nodes(n1=GOOD)))
     with pytest.raises(UnansweredError, match="n1"):
         progress.answered(nodes(n1=GOOD))
     assert progress.pending is None

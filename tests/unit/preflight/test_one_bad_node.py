@@ -24,7 +24,7 @@ from dslaunch.preflight.check import (
     UnansweredError,
 )
 from dslaunch.preflight.checks import built_in, net_bandwidth, net_mesh
-from dslaunch.preflight.flow import FAULT, Progress, said
+from dslaunch.preflight.flow import FAULT, RunningFlow, said
 from dslaunch.preflight.judge import REACHED, judge
 from dslaunch.preflight.recording import NodeRecording, Recording, read
 from dslaunch.preflight.runner import Survey
@@ -63,7 +63,7 @@ def test_a_node_that_holds_no_port_is_not_dialed_by_the_others() -> None:
     targets = {host: q.argument["targets"] for host, q in net_mesh.calls(nodes).items()}
     assert targets == {"n1": {"n3": ["10.0.0.3", 4003]}, "n3": {"n1": ["10.0.0.1", 4001]}}
     assert net_bandwidth.CHECK.flow is not None
-    flow = Progress(net_bandwidth.CHECK.flow(nodes))
+    flow = RunningFlow(net_bandwidth.CHECK.flow(nodes))
     while flow.pending is not None:
         for asked in flow.pending.asked.values():
             for question in asked.values():

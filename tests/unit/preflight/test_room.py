@@ -8,7 +8,7 @@ from dslaunch.cluster.load import parse_cluster
 from dslaunch.node import survey
 from dslaunch.preflight.check import Asked, NodeAnswers, Scope
 from dslaunch.preflight.checks import built_in
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 from dslaunch.preflight.judge import judge
 from dslaunch.preflight.recording import NodeRecording, Recording
 
@@ -29,7 +29,7 @@ def test_of_a_directory_that_is_made_later_the_disk_that_is_there_is_shown() -> 
     asked = CHECK.ask(scope)
     first = answers(asked)
     assert CHECK.flow is not None
-    flow = Progress(CHECK.flow({"node1": NodeAnswers(cluster.nodes[0], scope, asked, first)}))
+    flow = RunningFlow(CHECK.flow({"node1": NodeAnswers(cluster.nodes[0], scope, asked, first)}))
     assert flow.pending is not None
     further = answers(flow.pending.asked["node1"])
     facts = NodeRecording(HELLO, {**first, **further}, None, 1.0)

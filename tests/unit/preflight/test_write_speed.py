@@ -7,7 +7,7 @@ import json
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.preflight.check import NodeAnswers, Scope
 from dslaunch.preflight.checks.fs_write_speed import CHECK
-from dslaunch.preflight.flow import Progress
+from dslaunch.preflight.flow import RunningFlow
 
 
 def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
@@ -17,7 +17,7 @@ def test_every_file_that_is_written_is_removed_by_name_at_the_end() -> None:
     nodes = {n.host: NodeAnswers(n, scope, {}, {}, hello) for n in cluster.nodes}
     written: dict[str, set[str]] = {}
     assert CHECK.flow is not None
-    flow = Progress(CHECK.flow(nodes))
+    flow = RunningFlow(CHECK.flow(nodes))
     while flow.pending is not None:
         assert flow.pending.alone
         for host, asked in flow.pending.asked.items():

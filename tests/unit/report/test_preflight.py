@@ -19,7 +19,7 @@ from dslaunch.preflight.judge import Report
 from dslaunch.preflight.recording import NodeRecording, Recording
 from dslaunch.report.junit import as_junit
 from dslaunch.report.markdown import as_markdown
-from dslaunch.report.preflight import Progress, as_json, change_rows, rows, summary
+from dslaunch.report.preflight import ProgressLine, as_json, change_rows, rows, summary
 
 TEXT = "name: pod\nnodes: [{host: 'node[1-4]', slots: 8}]"
 SCOPE = Scope(parse_cluster(TEXT, "c.yaml"), parse_cluster(TEXT, "c.yaml").nodes)
@@ -133,7 +133,7 @@ def test_nothing_new_is_said_in_a_line() -> None:
 
 
 def test_progress_names_the_nodes_that_are_late() -> None:
-    progress = Progress(SCOPE, io.StringIO(), live=False)
+    progress = ProgressLine(SCOPE, io.StringIO(), live=False)
     progress.note("node1", "asked")
     progress.note("node2", "connected")
     assert str(progress) == "nodes asked: 1 of 4, waiting for node[2-4]"
