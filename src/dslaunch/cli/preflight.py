@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.preflight.check import Check, Scope, Tier
-    from dslaunch.preflight.choose import Wanted
+    from dslaunch.preflight.check_selection import CheckSelection
     from dslaunch.preflight.judge import Report
     from dslaunch.preflight.recording import Recording
     from dslaunch.run.source import Source
@@ -127,17 +127,17 @@ def preflight(
 
 def _wanted(
     tier: str | None, only: list[str] | None, skip: list[str] | None, purpose: list[str] | None
-) -> Wanted:
-    from dslaunch.preflight.choose import Wanted, purposes, tier_of
+) -> CheckSelection:
+    from dslaunch.preflight.check_selection import CheckSelection, purposes, tier_of
 
     needs = purposes(purpose or ())
-    return Wanted(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
+    return CheckSelection(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
 
 
 def _words_on(name: str | None) -> str:
     """The list of checks, or all that is to be known of one."""
     from dslaunch.preflight import checks
-    from dslaunch.preflight.choose import unknown
+    from dslaunch.preflight.check_selection import unknown
     from dslaunch.report.preflight import explanation
 
     known = checks.load()
@@ -169,7 +169,7 @@ class Request:
 
     file: Path | None
     which: Selection
-    wanted: Wanted
+    wanted: CheckSelection
     tiered: bool
     """Whether a tier was named."""
     launcher: str | None

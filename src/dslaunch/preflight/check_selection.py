@@ -13,7 +13,7 @@ from dslaunch.preflight.checks import of_tier
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CheckSelection:
     """What the user asks for. A word without a point stands for all of its checks: `gpu`."""
 
     tier: Tier = "static"
@@ -33,7 +33,7 @@ class Wanted:
             raise UsageError("--only and --skip leave no check")
         return {name: check for name, check in checks.items() if name in wanted - left_out}
 
-    def as_recorded(self, tier: Tier, named: Sequence[str]) -> Wanted:
+    def as_recorded(self, tier: Tier, named: Sequence[str]) -> CheckSelection:
         """The same of a recording: unless checks or a tier are named, those that were asked for
         then. Of others it has no answers."""
         if self.only or self.tier != "static":
