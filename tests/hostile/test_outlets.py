@@ -27,7 +27,7 @@ from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.launch.replacement import Replacement
 from dslaunch.lint import Remark
 from dslaunch.preflight import checks as every_check
-from dslaunch.preflight.changes import Change
+from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Finding, Scope
 from dslaunch.preflight.judge import Report
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -155,7 +155,9 @@ def _cluster(values: Callable[[Any], Any]) -> Iterator[str]:
     report = values(REPORT)
     yield from preflight.rows(report, 80, every=True, colour=False)
     yield from preflight.rows(report, None, every=True, colour=False)
-    change = Change(values("c"), values(("n",)), ("pass", values("a")), ("fail", values("b")))
+    change = FindingChange(
+        values("c"), values(("n",)), ("pass", values("a")), ("fail", values("b"))
+    )
     yield from preflight.change_rows([change], 80)
     yield preflight.as_json(report)
     yield markdown.as_markdown(report)

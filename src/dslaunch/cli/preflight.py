@@ -367,10 +367,10 @@ class Paper:
         self._write_reports(report, judged.checks)
         self._print(report)
         if judged.before is not None:
-            from dslaunch.preflight.changes import changes
+            from dslaunch.preflight.baseline import compare_reports
             from dslaunch.report.preflight import change_rows
 
-            changed = changes(judged.before, report)
+            changed = compare_reports(judged.before, report)
             ui.say("\n".join(change_rows(changed, ui.width())))
             if changed and self.fail_on_change:
                 raise typer.Exit(PreflightError.exit_code)

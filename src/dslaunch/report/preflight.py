@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.plural import counted
-from dslaunch.preflight.changes import Change
+from dslaunch.preflight.baseline import FindingChange
 from dslaunch.preflight.check import Check, Finding, Level, Scope
 from dslaunch.preflight.judge import Report
 from dslaunch.report.outlet import ERASE
@@ -86,7 +86,7 @@ def summary(report: Report) -> str:
     return f"{nodes}: {', '.join(counts)}: {verdict}"
 
 
-def change_rows(found: Sequence[Change], width: int | None = None) -> Iterator[str]:
+def change_rows(found: Sequence[FindingChange], width: int | None = None) -> Iterator[str]:
     """What is otherwise than in the baseline."""
     if not found:
         yield "no change since the baseline"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.load import parse_cluster
 from dslaunch.errors import NodeFailure
-from dslaunch.preflight.changes import Change, changes
+from dslaunch.preflight.baseline import FindingChange, compare_reports
 from dslaunch.preflight.check import Finding, Scope
 from dslaunch.preflight.judge import Report
 from dslaunch.preflight.recording import NodeRecording, Recording
@@ -116,20 +116,22 @@ def test_markdown_escapes_what_nodes_say() -> None:
 
 
 def test_a_check_that_is_new_is_worse_only_where_something_is_wrong() -> None:
-    found = changes(report(), report(WARNED, PASSED))
+    found = compare_reports(report(), report(WARNED, PASSED))
     assert [(c.check, c.worse) for c in found] == [("net.mtu", True), ("clock.skew", False)]
 
 
 def test_what_became_worse_comes_first_and_equal_changes_are_one() -> None:
     before = report(replace(PASSED, check="net.mtu", found="1500 bytes"), PASSED)
-    found = changes(before, report(WARNED, replace(PASSED, found="within 0.5 s")))
-    worse = Change("net.mtu", ("node1", "node3"), ("pass", "1500 bytes"), ("warn", "9000 bytes"))
+    found = compare_reports(before, report(WARNED, replace(PASSED, found="within 0.5 s")))
+    worse = FindingChange(
+        "net.mtu", ("node1", "node3"), ("pass", "1500 bytes"), ("warn", "9000 bytes")
+    )
     assert found[0] == worse and worse.worse
     assert [(c.check, c.worse) for c in found[1:]] == [("clock.skew", False), ("net.mtu", False)]
 
 
 def test_nothing_new_is_said_in_a_line() -> None:
-    assert list(change_rows(changes(ALL, ALL))) == ["no change since the baseline"]
+    assert list(change_rows(compare_reports(ALL, ALL))) == ["no change since the baseline"]
 
 
 def test_progress_names_the_nodes_that_are_late() -> None:

@@ -11,7 +11,7 @@ Said = tuple[Level, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FindingChange:
     """A check that says something else of some nodes than before."""
 
     check: str
@@ -26,7 +26,7 @@ class Change:
         return self.now is not None and _rank(self.now) < _rank(self.before)
 
 
-def changes(before: Report, now: Report) -> tuple[Change, ...]:
+def compare_reports(before: Report, now: Report) -> tuple[FindingChange, ...]:
     """All changes, what became worse first; equal changes of several nodes are one."""
     was, is_ = _said(before), _said(now)
     groups: dict[tuple[str, tuple[Said, ...], tuple[Said, ...]], list[str]] = {}
@@ -35,7 +35,7 @@ def changes(before: Report, now: Report) -> tuple[Change, ...]:
         if pair[0] != pair[1]:
             groups.setdefault((check, *pair), []).append(host)
     found = [
-        Change(check, tuple(hosts), _one(old, new), _one(new, old))
+        FindingChange(check, tuple(hosts), _one(old, new), _one(new, old))
         for (check, old, new), hosts in groups.items()
     ]
     return tuple(sorted(found, key=lambda c: (not c.worse, c.check)))
