@@ -10,7 +10,7 @@ from dslaunch.cluster.nodeset import fold
 from dslaunch.preflight.check import LEVELS, Check, Finding, Level
 from dslaunch.preflight.checks._wiring import topologies
 from dslaunch.preflight.judge import Report, answers
-from dslaunch.preflight.matrix import Matrix, bandwidth, tcp
+from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth, tcp
 from dslaunch.render.templates import render_page
 from dslaunch.report.preflight import summary
 from dslaunch.report.topology import alike
@@ -74,7 +74,7 @@ def machines(report: Report, checks: Mapping[str, Check]) -> dict[str, str]:
     return {fold(hosts): drawing(known[hosts[0]], fold(hosts)) for hosts in alike(known)}
 
 
-def matrices(report: Report, checks: Mapping[str, Check]) -> list[Matrix]:
+def matrices(report: Report, checks: Mapping[str, Check]) -> list[PairMatrix]:
     """From node to node: who reaches whom, and how fast."""
     found = [
         matrix_of(answers(name, checks[name], report.facts))

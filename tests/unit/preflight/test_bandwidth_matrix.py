@@ -8,12 +8,12 @@ from tests.checks.recorded import facts_of, read
 
 from dslaunch.preflight.checks import net_bandwidth
 from dslaunch.preflight.judge import answers
-from dslaunch.preflight.matrix import Matrix, bandwidth
+from dslaunch.preflight.pair_matrix import PairMatrix, bandwidth
 
 CASES = Path(__file__).parents[2] / "checks" / "net.bandwidth"
 
 
-def matrix(case: str) -> Matrix | None:
+def matrix(case: str) -> PairMatrix | None:
     """Of recorded answers."""
     facts = facts_of(read(CASES / f"{case}.toml"), net_bandwidth.CHECK)
     return bandwidth(answers("net.bandwidth", net_bandwidth.CHECK, facts))

@@ -15,7 +15,7 @@ MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class PairMatrix:
     """What was measured from each row's node to each column's."""
 
     title: str
@@ -35,7 +35,7 @@ class Matrix:
         return -1 if value is None else round(100 * value)
 
 
-def tcp(nodes: Nodes) -> Matrix | None:
+def tcp(nodes: Nodes) -> PairMatrix | None:
     """Who reaches whom by TCP; None for a single node, or more than can be read."""
 
     asked = calls(nodes)
@@ -47,10 +47,10 @@ def tcp(nodes: Nodes) -> Matrix | None:
         for other, answer in answers.items():
             cells[host, other] = "✗" if "error" in answer else "✓"
             heat[host, other] = 1.0 if "error" in answer else 0.0
-    return Matrix("TCP from each row's node to each column's", tuple(asked), cells, heat)
+    return PairMatrix("TCP from each row's node to each column's", tuple(asked), cells, heat)
 
 
-def bandwidth(nodes: Nodes) -> Matrix | None:
+def bandwidth(nodes: Nodes) -> PairMatrix | None:
     """How fast TCP is from node to node; None if it was not measured, or is more than can be
     read."""
 
@@ -60,4 +60,6 @@ def bandwidth(nodes: Nodes) -> Matrix | None:
     best = max(*rates.values(), 1.0)
     cells = {pair: speed(rate) for pair, rate in rates.items()} | dict.fromkeys(errors, "✗")
     heat = {pair: 1 - rate / best for pair, rate in rates.items()} | dict.fromkeys(errors, 1.0)
-    return Matrix("TCP bandwidth from each row's node to each column's", tuple(nodes), cells, heat)
+    return PairMatrix(
+        "TCP bandwidth from each row's node to each column's", tuple(nodes), cells, heat
+    )
