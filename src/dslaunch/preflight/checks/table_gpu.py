@@ -93,8 +93,12 @@ def _memory(gpu: nvidia.NvidiaGpu) -> str:
 
 
 def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
-    found, untold = nvidia.each_node(nodes, _models)
-    yield from untold
+    found = {}
+    for host, a in nvidia.up(nodes).items():
+        try:
+            found[host] = _models(a)
+        except UnansweredError as error:
+            yield Finding("unknown", str(error), hosts=(host,))
     bad: set[str] = set()
     for host, (models, _) in found.items():
         if len(models) > 1:

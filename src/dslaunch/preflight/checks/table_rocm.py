@@ -42,42 +42,33 @@ def _kinds(a: NodeAnswers) -> str:
 
 
 def _ras(told: Told, a: NodeAnswers) -> Iterator[Finding]:
-    bad = False
     for index, gpu in told.gpus.items():
         if gpu.uncorrected:
-            bad = True
             yield Finding(
                 "fail", f"GPU {index}: {counted(gpu.uncorrected, 'uncorrected error')}", "0"
             )
         elif (gpu.corrected or 0) > a.limits["corrected"]:
-            bad = True
             words = f"GPU {index}: {counted(gpu.corrected or 0, 'corrected error')}"
             yield Finding("warn", words, "few")
     untold = [index for index, gpu in told.gpus.items() if gpu.uncorrected is None]
     if untold:
         words = f"{counted(len(untold), 'GPU')} of {len(told.gpus)} without error counts"
         yield Finding("unknown", words)
-    elif not bad:
-        yield passed("no uncorrected errors")
 
 
 def _temperature(told: Told, a: NodeAnswers) -> Iterator[Finding]:
-    warm = False
     for index, gpu in told.gpus.items():
         if not gpu.temperatures:
             continue
         sensor = max(gpu.temperatures, key=gpu.temperatures.__getitem__)
         celsius = gpu.temperatures[sensor]
         if celsius >= a.limits["warn"]:
-            warm = True
             level: Level = "fail" if celsius >= a.limits["fail"] else "warn"
             words = f"GPU {index}: {celsius:.0f} degrees C ({sensor})"
             yield Finding(level, words, f"below {a.limits['warn']:.0f}")
     untold = [index for index, gpu in told.gpus.items() if not gpu.temperatures]
     if len(untold) == len(told.gpus):
         yield Finding("unknown", "no GPU tells its temperature")
-    elif not warm:
-        yield passed("cool")
 
 
 KFD = Question("path", "/dev/kfd")
@@ -123,6 +114,7 @@ CHECKS = {
         title="AMD GPUs have no uncorrected memory errors",
         tier="static",
         why="The next process that touches that memory crashes, or computes with wrong values.",
+        fine="no uncorrected errors",
         fix="reboot the node, which retires the page; replace the GPU if errors come back",
         see="rocm-smi --showrasinfo all; amd-smi metric --ecc",
         source="Linux, Documentation/gpu/amdgpu/ras.rst; ROCm/rocm_smi_lib#183",
@@ -136,6 +128,7 @@ CHECKS = {
         tier="static",
         why="A GPU that is warm before the training starts slows down when it works, and holds "
         "all others up.",
+        fine="cool",
         fix="look at the node's fans and air flow, and at who uses the GPU now",
         see="rocm-smi --showtemp",
         source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C "
