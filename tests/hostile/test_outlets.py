@@ -258,7 +258,7 @@ def test_no_field_of_an_event_reaches_json_lines_as_it_is() -> None:
 def test_the_progress_of_a_preflight_shows_no_name_as_it_is() -> None:
     err = Terminal()
     report = laden(REPORT)
-    progress = preflight.Progress(report.scope, err, live=True)
+    progress = preflight.ProgressLine(report.scope, err, live=True)
     progress.note(laden("node1"), "connected")
     progress.end()
     assert harmful(err.getvalue(), ours=ERASE) == set()

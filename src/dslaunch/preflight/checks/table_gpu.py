@@ -316,7 +316,6 @@ CHECKS = {
     ),
     "gpu.uniform": Check(
         title="all GPUs are of one kind",
-        tier="static",
         why="The slowest GPU sets the pace of all, and the smallest memory decides what fits: a "
         "node with other GPUs runs out of memory, or holds the others up.",
         fix="put nodes of one kind into a job: `--label`, `--exclude`",
@@ -328,7 +327,6 @@ CHECKS = {
     ),
     "gpu.leftover": Check(
         title="nobody uses the GPUs",
-        tier="static",
         why="What is left of an earlier job, or another user's, takes memory and time of the GPU: "
         "the training runs out of memory at its first step, or one node holds up all.",
         fine="nobody uses the GPUs",
@@ -343,7 +341,6 @@ CHECKS = {
     ),
     "gpu.xid": Check(
         title="the driver has logged no hardware errors",
-        tier="static",
         why="The driver logs an Xid when a GPU, its memory or its links fail, often hours before "
         "a job is hit. Xids of a program's own mistakes (13, 31, 43, 45) are only told.",
         fix="see NVIDIA's Xid catalogue for the number; most want a reset of the GPU or a reboot, "
@@ -357,7 +354,6 @@ CHECKS = {
     ),
     "gpu.peermem": Check(
         title="network cards can reach GPU memory",
-        tier="static",
         why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
         "is 2 to 4 times slower.",
         fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "

@@ -307,7 +307,6 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
 CHECKS = {
     "gpu.fabric": Check(
         title="the fabric of NVSwitches is ready",
-        tier="static",
         why="Without it CUDA does not start: error 802, system not yet initialized.",
         fix="`systemctl restart nvidia-fabricmanager`; its version must be that of the driver",
         see="nvidia-smi -q | grep -A2 Fabric; systemctl status nvidia-fabricmanager",
@@ -317,7 +316,6 @@ CHECKS = {
     ),
     "gpu.nvlink": Check(
         title="all NVLinks are up",
-        tier="static",
         why="With a link down NCCL is slower, or goes over PCIe; on boards with NVSwitch CUDA may "
         "not start at all.",
         fix="reset the GPUs or reboot; restart nvidia-fabricmanager; have the board looked at",
@@ -328,7 +326,6 @@ CHECKS = {
     ),
     "gpu.nvlink-errors": Check(
         title="NVLinks count few errors",
-        tier="static",
         why="A link that repeats its packets is slow, and often the one that fails next.",
         fine="few NVLink errors",
         fix="see whether the numbers grow while the GPUs work; reset the GPUs, then have the "
@@ -342,7 +339,6 @@ CHECKS = {
     ),
     "gpu.p2p": Check(
         title="GPUs can read each other's memory",
-        tier="static",
         why="NCCL fails if GPUs with NVLink between them may not reach each other, and is slow "
         "where only some pairs may.",
         fix="take back settings that disable it (NVreg_RegistryDwords); in a virtual machine or "
@@ -354,7 +350,6 @@ CHECKS = {
     ),
     "topo.gpu-links": Check(
         title="GPUs that are made for it have NVLink with each other",
-        tier="static",
         why="NCCL goes through host memory between two GPUs without NVLink, and its ring is as "
         "slow as its slowest hop: tens of times slower than NVLink.",
         fix="see `nvidia-smi nvlink -s` and the fabric manager; reboot; have the board looked at",
@@ -365,7 +360,6 @@ CHECKS = {
     ),
     "topo.nic-affinity": Check(
         title="each GPU has a network card near it",
-        tier="static",
         why="Beyond a PCIe switch NCCL does not let the card reach the GPU's memory by itself "
         "(GPUDirect RDMA): all traffic between nodes then goes through host memory.",
         fix="on a virtual machine give NCCL the provider's NCCL_TOPO_FILE; on your own put cards "
@@ -377,7 +371,6 @@ CHECKS = {
     ),
     "topo.uniform": Check(
         title="all nodes are wired alike",
-        tier="static",
         why="A card in the wrong slot or behind another switch makes one node slower than the "
         "others, which wait for it; no error tells of it.",
         fix="compare `lspci -tv` with that of another node: slot, riser, BIOS bifurcation",

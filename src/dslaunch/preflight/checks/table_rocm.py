@@ -88,7 +88,6 @@ def _flow_rocm_count(a: NodeAnswers) -> NodeFlow:
 CHECKS = {
     "rocm.driver": Check(
         title="the ROCm tools answer, and all nodes have the same amdgpu driver",
-        tier="static",
         why="RCCL is not tested between releases of the driver, and a training may fail on some "
         "nodes only. Without rocm-smi or amd-smi nothing else of the GPUs can be checked.",
         fix="install the same release of ROCm and its driver on all nodes",
@@ -100,7 +99,6 @@ CHECKS = {
     ),
     "rocm.links": Check(
         title="AMD GPUs are linked by XGMI, alike on all nodes",
-        tier="static",
         why="A pair of GPUs that has lost its XGMI links goes over PCIe, several times slower, "
         "and all ranks wait for it.",
         fix="reboot the node; if the links are still missing, have the board's bridges checked",
@@ -112,7 +110,6 @@ CHECKS = {
     ),
     "rocm.ras": Check(
         title="AMD GPUs have no uncorrected memory errors",
-        tier="static",
         why="The next process that touches that memory crashes, or computes with wrong values.",
         fine="no uncorrected errors",
         fix="reboot the node, which retires the page; replace the GPU if errors come back",
@@ -125,7 +122,6 @@ CHECKS = {
     ),
     "rocm.temperature": Check(
         title="AMD GPUs are cool enough",
-        tier="static",
         why="A GPU that is warm before the training starts slows down when it works, and holds "
         "all others up.",
         fine="cool",

@@ -171,7 +171,6 @@ def _message(node: Node, done: Ran) -> str:
 CHECKS = {
     "ssh.client": Check(
         title="the system's ssh logs in without questions",
-        tier="static",
         why="dslaunch speaks SSH itself. DeepSpeed's pdsh, mpirun, rsync and you use the system's "
         "client, with its own known_hosts, agent and configuration.",
         fix="`ssh NODE` once by hand from here, accept its key or correct what it says",
@@ -183,7 +182,6 @@ CHECKS = {
     ),
     "ssh.mesh": Check(
         title="the nodes log in to each other",
-        tier="static",
         why="Open MPI starts its daemons as a tree: three nodes work, the fourth is started by "
         "the second one, and fails if that has no key or does not know the host. torchrun, pdsh "
         "and srun need only logins from one machine.",
