@@ -19,6 +19,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
+from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.flow import NodeFlow, each
@@ -304,7 +305,41 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
         yield Finding("pass", "wired alike", hosts=fine)
 
 
+MODULES = Question("read", ["/sys/module/nvidia_peermem/*", "/sys/module/nv_peer_mem/*"])
+DMABUF = (5, 12)
+"""The Linux that lets RDMA devices use another device's memory."""
+
+
+def _gpu_peermem(a: NodeAnswers) -> Iterator[Finding]:
+    if not infiniband.in_use(a):
+        yield skipped("no InfiniBand or RoCE")
+    elif a["modules"]:
+        yield passed("nvidia-peermem is loaded")
+    elif _dmabuf(a):
+        yield passed("the open driver and this kernel share memory by dma-buf")
+    else:
+        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
+
+
+def _dmabuf(a: NodeAnswers) -> bool:
+    """Only the open kernel modules give GPU memory out as dma-buf."""
+    kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
+    return new and "Open Kernel" in " ".join(a["driver"].values())
+
+
 CHECKS = {
+    "gpu.peermem": Check(
+        title="network cards can reach GPU memory",
+        why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
+        "is 2 to 4 times slower.",
+        fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "
+        "driver on Linux 5.12 or newer",
+        see="lsmod | grep -e peermem -e peer_mem",
+        source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
+        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
+        flow=nvidia.where_up(_gpu_peermem),
+    ),
     "gpu.fabric": Check(
         title="the fabric of NVSwitches is ready",
         why="Without it CUDA does not start: error 802, system not yet initialized.",
