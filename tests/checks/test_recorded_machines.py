@@ -9,7 +9,7 @@ import pytest
 from dslaunch.preflight.checks import built_in
 from dslaunch.preflight.checks.table_gpu import xid_errors
 from dslaunch.preflight.checks.table_gpu_topo import NvlinkStatus
-from dslaunch.preflight.checks.table_infiniband import flaps
+from dslaunch.preflight.checks.table_ib import flaps
 from tests.checks.recorded import Case, findings
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "outputs"

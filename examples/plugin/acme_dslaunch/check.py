@@ -21,7 +21,6 @@ def zone(answers: NodeAnswers) -> str:
 
 CHECK = Check(
     title="the nodes have one time zone",
-    tier="static",
     why="Logs of nodes with different time zones are hard to compare.",
     fix="timedatectl set-timezone UTC",
     see="cat /etc/timezone",

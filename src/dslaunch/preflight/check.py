@@ -220,13 +220,13 @@ Flow = Generator[Round, Nodes, Iterable[Finding]]
 """Yields questions and receives what the nodes have answered so far; see `flow`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One thing that is made sure of. Its name is its module's, with `.` for `_`, or its row's."""
 
     title: str
     """A few words: what it makes sure of."""
-    tier: Tier
+    tier: Tier = "static"
     why: str
     """What happens to a training where it fails."""
     fix: str

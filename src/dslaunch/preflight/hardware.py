@@ -20,7 +20,7 @@ from dslaunch.preflight.checks._machine import (
     path_question,
     paths,
 )
-from dslaunch.preflight.checks.table_fs import MOUNTS, NO_DISK
+from dslaunch.preflight.checks.table_fs_nvme import MOUNTS, NO_DISK
 from dslaunch.preflight.judge import answers
 from dslaunch.preflight.unanswered import UnansweredReason
 from dslaunch.topology.model import nvlinks

@@ -22,7 +22,7 @@ from dslaunch.deepspeed.hardware import DirectoryFacts, NodeHardware
 from dslaunch.preflight.check import Question, Scope
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks._machine import MEMORY, path_question
-from dslaunch.preflight.checks.table_fs import CHECKS, MOUNTS
+from dslaunch.preflight.checks.table_fs_nvme import CHECKS, MOUNTS
 from dslaunch.preflight.hardware import hardware, network, node_local
 from dslaunch.preflight.recording import NodeRecording, Recording, read
 

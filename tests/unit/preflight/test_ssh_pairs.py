@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dslaunch.preflight.checks.ssh_mesh import AT_ONCE, CALLS, FULL, pairs
+from dslaunch.preflight.checks.table_ssh import CALLS, CALLS_AT_ONCE, FULL, pairs
 
 MOST = 8
 """Callers at a time that sshd takes for certain (MaxStartups 10:30:100), with some to spare."""
@@ -30,5 +30,5 @@ def test_no_sshd_has_more_callers_at_a_time_than_it_takes(count: int, token: str
     called = pairs([f"n{i}" for i in range(count)], token)
     rounds = max(map(len, called.values()))
     for begin in range(rounds):
-        window = [t for targets in called.values() for t in targets[begin : begin + AT_ONCE]]
-        assert max(Counter(window).values(), default=0) <= min(AT_ONCE, MOST)
+        window = [t for targets in called.values() for t in targets[begin : begin + CALLS_AT_ONCE]]
+        assert max(Counter(window).values(), default=0) <= min(CALLS_AT_ONCE, MOST)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
 
 from dslaunch.plural import counted
 from dslaunch.preflight.check import (
@@ -244,21 +243,6 @@ def if_up(a: NodeAnswers, judge: Judge) -> Iterable[Finding]:
     """Judge a node if its driver answers."""
     state = driver(a)
     return judge(a) if state is Driver.UP else [skipped(state.value)]
-
-
-T = TypeVar("T")
-
-
-def each_node(nodes: Nodes, of: Callable[[NodeAnswers], T]) -> tuple[dict[str, T], list[Finding]]:
-    """What is to be compared, of the nodes whose driver answers; and whose cannot be told."""
-    found: dict[str, T] = {}
-    untold = []
-    for host, a in up(nodes).items():
-        try:
-            found[host] = of(a)
-        except UnansweredError as error:
-            untold.append(Finding("unknown", str(error), hosts=(host,)))
-    return found, untold
 
 
 def up(nodes: Nodes) -> dict[str, NodeAnswers]:

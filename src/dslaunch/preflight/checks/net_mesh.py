@@ -156,7 +156,6 @@ def blamed(errors: Mapping[tuple[str, str], CallFailure]) -> Iterator[Finding]:
 
 CHECK = Check(
     title="every node reaches every other by TCP, with big packets too",
-    tier="static",
     why="NCCL and gloo connect all ranks with each other on any port. A firewall between two nodes "
     "shows as a hang of 10 to 30 minutes; a too small MTU on the way lets small messages pass and "
     "hangs at the first gradient.",

@@ -94,7 +94,6 @@ def _one(host: str, found: tuple[str, str] | None) -> Finding:
 
 CHECK = Check(
     title="SLURM has nothing against the nodes",
-    tier="static",
     why="A drained node was taken out for a reason. pam_slurm_adopt refuses logins to nodes "
     "where one has no job, and a job that comes later shares the GPUs with yours.",
     fix="`scontrol show node NODE` says why; `scontrol update nodename=NODE state=resume` when "

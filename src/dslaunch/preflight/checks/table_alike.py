@@ -57,7 +57,6 @@ def _mtu(a: NodeAnswers) -> str | None:
 CHECKS = {
     "gpu.clocks": Check(
         title="GPUs of one kind have the same highest clock",
-        tier="static",
         why="The slowest GPU sets the pace of all: a lower highest clock is a straggler that no "
         "error tells of.",
         ask=nvidia.ask,
@@ -75,7 +74,6 @@ CHECKS = {
     ),
     "gpu.driver-skew": Check(
         title="all nodes have the same NVIDIA driver",
-        tier="static",
         why="NCCL is not tested between drivers of different branches, and a CUDA of a newer major "
         "version does not start on the older driver: the training fails on some nodes only.",
         ask=nvidia.ask,
@@ -87,7 +85,6 @@ CHECKS = {
     ),
     "ib.firmware": Check(
         title="InfiniBand and RoCE cards have the same firmware",
-        tier="static",
         why="Nodes whose cards behave differently under load are among the hardest to find.",
         ask=infiniband.ask,
         compare=parts_alike(
@@ -102,7 +99,6 @@ CHECKS = {
     ),
     "ib.rate": Check(
         title="InfiniBand and RoCE ports have their full rate",
-        tier="static",
         why="A worn cable makes a port come up with fewer lanes or an older rate: all-reduce then "
         "runs at the rate of this one port.",
         ask=infiniband.ask,
@@ -120,7 +116,6 @@ CHECKS = {
     ),
     "net.mtu": Check(
         title="all nodes send packets of the same size",
-        tier="static",
         why="Where a packet is larger than the next link takes, and nobody says so, it is lost: "
         "small messages pass and the first gradient hangs.",
         ask=lambda scope: {"interfaces": INTERFACES, "resolve": resolve(scope)},
@@ -131,7 +126,6 @@ CHECKS = {
     ),
     "sw.container": Check(
         title="all logins are into containers, or none is",
-        tier="static",
         why="A node whose sshd runs beside the container has other packages, limits and paths.",
         ask=lambda scope: {"files": CONTAINER},
         compare=alike(

@@ -108,7 +108,6 @@ CHECKS = {
     ),
     "clock.sync": Check(
         title="something keeps the nodes' clocks right",
-        tier="static",
         why="A clock that nobody keeps drifts by a second in a day or so; torchrun's c10d "
         "rendezvous drops nodes at 15 s, munge and Kerberos refuse at 300 s.",
         fix="`systemctl enable --now chronyd` (or systemd-timesyncd), and let it reach its servers",

@@ -106,7 +106,6 @@ def _compare_cpu_load(nodes: Nodes) -> Iterator[Finding]:
 CHECKS = {
     "cpu.affinity": Check(
         title="there are cores for all ranks",
-        tier="static",
         why="A session in a cgroup or cpuset sees fewer cores than the machine has; ranks and "
         "their data loaders then share a few, and a step takes many times as long.",
         fine="cores for all ranks",
@@ -125,7 +124,6 @@ CHECKS = {
     ),
     "cpu.governor": Check(
         title="the CPUs run at full speed when they are needed",
-        tier="static",
         why="Kernels are launched, and batches made, by single threads: at the lowest frequency "
         "the GPUs wait for them.",
         fix="`cpupower frequency-set -g performance`",
@@ -142,7 +140,6 @@ CHECKS = {
     ),
     "cpu.load": Check(
         title="no node is busy with something else",
-        tier="static",
         why="The slowest node sets the pace of all: data loaders and the optimizer on the CPU "
         "wait for a core, and every rank waits for them.",
         fix="see what runs there, and end what is left over from earlier jobs",

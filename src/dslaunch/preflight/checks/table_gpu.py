@@ -15,18 +15,14 @@ from dslaunch.preflight.check import (
     Level,
     NodeAnswers,
     Nodes,
-    Question,
     UnansweredError,
     passed,
     skipped,
 )
 from dslaunch.preflight.checks import _accelerators as accelerators
-from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _kernel as kernel
 from dslaunch.preflight.checks import _nvidia as nvidia
-from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.comparison import odd_ones
-from dslaunch.topology.inventory import gpu_list
 
 
 def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
@@ -38,6 +34,8 @@ def _gpu_driver_up(a: NodeAnswers) -> Iterator[Finding]:
 
 def _mig_devices(a: NodeAnswers) -> int | None:
     """How many devices ranks can have on a node with MIG; None: it has none."""
+    from dslaunch.topology.inventory import gpu_list  # the gate, which has no use for it, is quick
+
     cut = [bool(gpu.on("mig.mode.current")) for gpu in nvidia.gpus(a)]
     if not any(cut):
         return None
@@ -93,8 +91,12 @@ def _memory(gpu: nvidia.NvidiaGpu) -> str:
 
 
 def _compare_gpu_uniform(nodes: Nodes) -> Iterator[Finding]:
-    found, untold = nvidia.each_node(nodes, _models)
-    yield from untold
+    found = {}
+    for host, a in nvidia.up(nodes).items():
+        try:
+            found[host] = _models(a)
+        except UnansweredError as error:
+            yield Finding("unknown", str(error), hosts=(host,))
     bad: set[str] = set()
     for host, (models, _) in found.items():
         if len(models) > 1:
@@ -234,29 +236,6 @@ def _gpu_xid(a: NodeAnswers) -> Iterator[Finding]:
         yield passed("no hardware errors in the kernel's log")
 
 
-MODULES = Question("read", ["/sys/module/nvidia_peermem/*", "/sys/module/nv_peer_mem/*"])
-DMABUF = (5, 12)
-"""The Linux that lets RDMA devices use another device's memory."""
-
-
-def _gpu_peermem(a: NodeAnswers) -> Iterator[Finding]:
-    if not infiniband.in_use(a):
-        yield skipped("no InfiniBand or RoCE")
-    elif a["modules"]:
-        yield passed("nvidia-peermem is loaded")
-    elif _dmabuf(a):
-        yield passed("the open driver and this kernel share memory by dma-buf")
-    else:
-        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
-
-
-def _dmabuf(a: NodeAnswers) -> bool:
-    """Only the open kernel modules give GPU memory out as dma-buf."""
-    kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
-    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
-    return new and "Open Kernel" in " ".join(a["driver"].values())
-
-
 CHECKED = {
     "amd": "checked are number, access, driver, memory errors, temperature, and XGMI links; not "
     "checked are power limits, clocks, PCIe links, and other processes",
@@ -312,7 +291,6 @@ CHECKS = {
     ),
     "gpu.uniform": Check(
         title="all GPUs are of one kind",
-        tier="static",
         why="The slowest GPU sets the pace of all, and the smallest memory decides what fits: a "
         "node with other GPUs runs out of memory, or holds the others up.",
         fix="put nodes of one kind into a job: `--label`, `--exclude`",
@@ -324,7 +302,6 @@ CHECKS = {
     ),
     "gpu.leftover": Check(
         title="nobody uses the GPUs",
-        tier="static",
         why="What is left of an earlier job, or another user's, takes memory and time of the GPU: "
         "the training runs out of memory at its first step, or one node holds up all.",
         fine="nobody uses the GPUs",
@@ -339,7 +316,6 @@ CHECKS = {
     ),
     "gpu.xid": Check(
         title="the driver has logged no hardware errors",
-        tier="static",
         why="The driver logs an Xid when a GPU, its memory or its links fail, often hours before "
         "a job is hit. Xids of a program's own mistakes (13, 31, 43, 45) are only told.",
         fix="see NVIDIA's Xid catalogue for the number; most want a reset of the GPU or a reboot, "
@@ -350,18 +326,6 @@ CHECKS = {
         flow=nvidia.where_up(_gpu_xid, kernel=kernel.LOG),
         limits={"hours": 2},
         limits_mean="hours back that are looked at",
-    ),
-    "gpu.peermem": Check(
-        title="network cards can reach GPU memory",
-        tier="static",
-        why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
-        "is 2 to 4 times slower.",
-        fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "
-        "driver on Linux 5.12 or newer",
-        see="lsmod | grep -e peermem -e peer_mem",
-        source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
-        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
-        flow=nvidia.where_up(_gpu_peermem),
     ),
     "gpu.vendors": Check(
         title="accelerators that are not NVIDIA's, and what is checked of them",

@@ -20,6 +20,7 @@ from dslaunch.preflight.check import (
     passed,
     skipped,
 )
+from dslaunch.preflight.checks import _infiniband as infiniband
 from dslaunch.preflight.checks import _nvidia as nvidia
 from dslaunch.preflight.checks import _wiring as wiring
 from dslaunch.preflight.flow import NodeFlow, each
@@ -304,10 +305,43 @@ def _compare_topo_uniform(nodes: Nodes) -> Iterator[Finding]:
         yield Finding("pass", "wired alike", hosts=fine)
 
 
+MODULES = Question("read", ["/sys/module/nvidia_peermem/*", "/sys/module/nv_peer_mem/*"])
+DMABUF = (5, 12)
+"""The Linux that lets RDMA devices use another device's memory."""
+
+
+def _gpu_peermem(a: NodeAnswers) -> Iterator[Finding]:
+    if not infiniband.in_use(a):
+        yield skipped("no InfiniBand or RoCE")
+    elif a["modules"]:
+        yield passed("nvidia-peermem is loaded")
+    elif _dmabuf(a):
+        yield passed("the open driver and this kernel share memory by dma-buf")
+    else:
+        yield Finding("warn", "neither nvidia-peermem nor dma-buf", "one of them")
+
+
+def _dmabuf(a: NodeAnswers) -> bool:
+    """Only the open kernel modules give GPU memory out as dma-buf."""
+    kernel = re.match(r"(\d+)\.(\d+)", a.hello.get("kernel", ""))
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMABUF
+    return new and "Open Kernel" in " ".join(a["driver"].values())
+
+
 CHECKS = {
+    "gpu.peermem": Check(
+        title="network cards can reach GPU memory",
+        why="Without GPUDirect RDMA all traffic between nodes is copied through host memory, and "
+        "is 2 to 4 times slower.",
+        fix="`modprobe nvidia-peermem`, and name it in /etc/modules-load.d; or use the open "
+        "driver on Linux 5.12 or newer",
+        see="lsmod | grep -e peermem -e peer_mem",
+        source="NCCL documentation, GPUDirect RDMA; imbue-ai/cluster-health",
+        ask=lambda scope: {**nvidia.ask(scope), "ports": wiring.PORTS, "modules": MODULES},
+        flow=nvidia.where_up(_gpu_peermem),
+    ),
     "gpu.fabric": Check(
         title="the fabric of NVSwitches is ready",
-        tier="static",
         why="Without it CUDA does not start: error 802, system not yet initialized.",
         fix="`systemctl restart nvidia-fabricmanager`; its version must be that of the driver",
         see="nvidia-smi -q | grep -A2 Fabric; systemctl status nvidia-fabricmanager",
@@ -317,7 +351,6 @@ CHECKS = {
     ),
     "gpu.nvlink": Check(
         title="all NVLinks are up",
-        tier="static",
         why="With a link down NCCL is slower, or goes over PCIe; on boards with NVSwitch CUDA may "
         "not start at all.",
         fix="reset the GPUs or reboot; restart nvidia-fabricmanager; have the board looked at",
@@ -328,7 +361,6 @@ CHECKS = {
     ),
     "gpu.nvlink-errors": Check(
         title="NVLinks count few errors",
-        tier="static",
         why="A link that repeats its packets is slow, and often the one that fails next.",
         fine="few NVLink errors",
         fix="see whether the numbers grow while the GPUs work; reset the GPUs, then have the "
@@ -342,7 +374,6 @@ CHECKS = {
     ),
     "gpu.p2p": Check(
         title="GPUs can read each other's memory",
-        tier="static",
         why="NCCL fails if GPUs with NVLink between them may not reach each other, and is slow "
         "where only some pairs may.",
         fix="take back settings that disable it (NVreg_RegistryDwords); in a virtual machine or "
@@ -354,7 +385,6 @@ CHECKS = {
     ),
     "topo.gpu-links": Check(
         title="GPUs that are made for it have NVLink with each other",
-        tier="static",
         why="NCCL goes through host memory between two GPUs without NVLink, and its ring is as "
         "slow as its slowest hop: tens of times slower than NVLink.",
         fix="see `nvidia-smi nvlink -s` and the fabric manager; reboot; have the board looked at",
@@ -365,7 +395,6 @@ CHECKS = {
     ),
     "topo.nic-affinity": Check(
         title="each GPU has a network card near it",
-        tier="static",
         why="Beyond a PCIe switch NCCL does not let the card reach the GPU's memory by itself "
         "(GPUDirect RDMA): all traffic between nodes then goes through host memory.",
         fix="on a virtual machine give NCCL the provider's NCCL_TOPO_FILE; on your own put cards "
@@ -377,7 +406,6 @@ CHECKS = {
     ),
     "topo.uniform": Check(
         title="all nodes are wired alike",
-        tier="static",
         why="A card in the wrong slot or behind another switch makes one node slower than the "
         "others, which wait for it; no error tells of it.",
         fix="compare `lspci -tv` with that of another node: slot, riser, BIOS bifurcation",

@@ -186,7 +186,6 @@ def _groups(values: dict[str, str]) -> list[tuple[str, ...]]:
 CHECKS = {
     "dns.resolve": Check(
         title="the nodes' names mean the same addresses everywhere",
-        tier="static",
         why="A node that knows another by a wrong address waits for a master that never comes; "
         "MPI, pdsh and hostfiles go by names alone.",
         fix="the same DNS or /etc/hosts on all nodes; or `address:` for the node in the cluster "

@@ -121,7 +121,6 @@ def _shm_size(a: NodeAnswers) -> Iterator[Finding]:
 CHECKS = {
     "mem.available": Check(
         title="memory is free, as much as on the other nodes",
-        tier="static",
         why="Loading a model, or an optimizer that is offloaded, ends with the kernel's OOM "
         "killer: a rank dies by signal 9 without a word. A node with less than the others dies "
         "first; a missing module shows as less memory.",
@@ -138,7 +137,6 @@ CHECKS = {
     ),
     "mem.limit": Check(
         title="no cgroup keeps ranks from the machine's memory",
-        tier="static",
         why="Beyond a cgroup's limit ranks are killed by signal 9 while the machine has memory "
         "free: with offload that is at the first optimizer step.",
         fix="SLURM: `--mem=0`; docker: without `--memory`; systemd: MemoryMax of user.slice",
@@ -151,7 +149,6 @@ CHECKS = {
     ),
     "mem.swap": Check(
         title="the node does not swap",
-        tier="static",
         why="A rank whose memory lies on a disk is a hundred times slower than the others, and all "
         "wait for it.",
         fix="end what takes the memory, then `swapoff -a && swapon -a`",
@@ -164,7 +161,6 @@ CHECKS = {
     ),
     "shm.leftover": Check(
         title="earlier jobs left no shared memory behind",
-        tier="static",
         why="A rank that is killed cannot remove its segments: they take memory until somebody "
         "does, and the next job's do not fit.",
         fine="nothing much is left in shared memory",

@@ -185,7 +185,6 @@ def _speed(a: NodeAnswers) -> str | None:
 CHECKS = {
     "net.firewall": Check(
         title="no firewall service is on",
-        tier="static",
         why="It explains connections that do not pass, which `net.mesh` finds.",
         fine="neither ufw nor firewalld is on",
         fix="allow all TCP between the nodes",
@@ -196,7 +195,6 @@ CHECKS = {
     ),
     "net.interface": Check(
         title="the nodes' addresses are on real interfaces, called alike",
-        tier="static",
         why="NCCL and gloo choose an interface by its name. One variable for all nodes does not "
         "fit where names differ; docker0 and virbr0 have the same address on every node, and lead "
         "nowhere.",
@@ -210,7 +208,6 @@ CHECKS = {
     ),
     "net.port": Check(
         title="the port where ranks meet is free",
-        tier="static",
         why="The first rank's store cannot listen (EADDRINUSE), or worse, the others meet a "
         "training that is not theirs.",
         fix="set `network.master_port` to another one, or leave it out and dslaunch finds one",
@@ -221,7 +218,6 @@ CHECKS = {
     ),
     "net.port-range": Check(
         title="there are ports for all connections",
-        tier="static",
         why="NCCL and gloo open connections from ports of the kernel's range. If the meeting "
         "place's port is in it, now and then a connection has it when a training starts.",
         fine="enough ports for connections",
@@ -235,7 +231,6 @@ CHECKS = {
     ),
     "net.speed": Check(
         title="the network is as fast as on the other nodes, and fast enough for GPUs",
-        tier="static",
         why="All ranks wait for the slowest link. ZeRO-3 moves all parameters twice in a step: at "
         "1 Gbit/s a model of a billion parameters takes half a minute for each.",
         fix="see the cable, the switch's port and `ethtool`; where the network is slow, ZeRO-1 "

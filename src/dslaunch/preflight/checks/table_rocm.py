@@ -42,42 +42,33 @@ def _kinds(a: NodeAnswers) -> str:
 
 
 def _ras(told: Told, a: NodeAnswers) -> Iterator[Finding]:
-    bad = False
     for index, gpu in told.gpus.items():
         if gpu.uncorrected:
-            bad = True
             yield Finding(
                 "fail", f"GPU {index}: {counted(gpu.uncorrected, 'uncorrected error')}", "0"
             )
         elif (gpu.corrected or 0) > a.limits["corrected"]:
-            bad = True
             words = f"GPU {index}: {counted(gpu.corrected or 0, 'corrected error')}"
             yield Finding("warn", words, "few")
     untold = [index for index, gpu in told.gpus.items() if gpu.uncorrected is None]
     if untold:
         words = f"{counted(len(untold), 'GPU')} of {len(told.gpus)} without error counts"
         yield Finding("unknown", words)
-    elif not bad:
-        yield passed("no uncorrected errors")
 
 
 def _temperature(told: Told, a: NodeAnswers) -> Iterator[Finding]:
-    warm = False
     for index, gpu in told.gpus.items():
         if not gpu.temperatures:
             continue
         sensor = max(gpu.temperatures, key=gpu.temperatures.__getitem__)
         celsius = gpu.temperatures[sensor]
         if celsius >= a.limits["warn"]:
-            warm = True
             level: Level = "fail" if celsius >= a.limits["fail"] else "warn"
             words = f"GPU {index}: {celsius:.0f} degrees C ({sensor})"
             yield Finding(level, words, f"below {a.limits['warn']:.0f}")
     untold = [index for index, gpu in told.gpus.items() if not gpu.temperatures]
     if len(untold) == len(told.gpus):
         yield Finding("unknown", "no GPU tells its temperature")
-    elif not warm:
-        yield passed("cool")
 
 
 KFD = Question("path", "/dev/kfd")
@@ -97,7 +88,6 @@ def _flow_rocm_count(a: NodeAnswers) -> NodeFlow:
 CHECKS = {
     "rocm.driver": Check(
         title="the ROCm tools answer, and all nodes have the same amdgpu driver",
-        tier="static",
         why="RCCL is not tested between releases of the driver, and a training may fail on some "
         "nodes only. Without rocm-smi or amd-smi nothing else of the GPUs can be checked.",
         fix="install the same release of ROCm and its driver on all nodes",
@@ -109,7 +99,6 @@ CHECKS = {
     ),
     "rocm.links": Check(
         title="AMD GPUs are linked by XGMI, alike on all nodes",
-        tier="static",
         why="A pair of GPUs that has lost its XGMI links goes over PCIe, several times slower, "
         "and all ranks wait for it.",
         fix="reboot the node; if the links are still missing, have the board's bridges checked",
@@ -121,8 +110,8 @@ CHECKS = {
     ),
     "rocm.ras": Check(
         title="AMD GPUs have no uncorrected memory errors",
-        tier="static",
         why="The next process that touches that memory crashes, or computes with wrong values.",
+        fine="no uncorrected errors",
         fix="reboot the node, which retires the page; replace the GPU if errors come back",
         see="rocm-smi --showrasinfo all; amd-smi metric --ecc",
         source="Linux, Documentation/gpu/amdgpu/ras.rst; ROCm/rocm_smi_lib#183",
@@ -133,9 +122,9 @@ CHECKS = {
     ),
     "rocm.temperature": Check(
         title="AMD GPUs are cool enough",
-        tier="static",
         why="A GPU that is warm before the training starts slows down when it works, and holds "
         "all others up.",
+        fine="cool",
         fix="look at the node's fans and air flow, and at who uses the GPU now",
         see="rocm-smi --showtemp",
         source="ROCm/rocm_smi_lib; AMD Instinct accelerators slow down at about 100 degrees C "

@@ -89,7 +89,6 @@ def _umask(a: NodeAnswers) -> Iterator[Finding]:
 CHECKS = {
     "lim.memlock": Check(
         title="memory may be locked for InfiniBand",
-        tier="static",
         why="Registering memory with an InfiniBand card locks it. With a low limit NCCL fails with "
         "`ibv_reg_mr` or `ibv_create_qp` errors as soon as a buffer grows.",
         fix="`* - memlock unlimited` in /etc/security/limits.d; LimitMEMLOCK=infinity for sshd and "
@@ -103,7 +102,6 @@ CHECKS = {
     ),
     "lim.nofile": Check(
         title="enough files may be open",
-        tier="static",
         why="Every connection, every file of a dataset and every pipe to a worker of a data "
         "loader is an open file; a rank with many neighbours dies with `Too many open "
         "files`.",
@@ -118,7 +116,6 @@ CHECKS = {
     ),
     "lim.nproc": Check(
         title="enough threads may be started",
-        tier="static",
         why="Every rank has some hundred threads, data loaders beside. At the limit `fork` "
         "fails, or OpenBLAS says that it cannot create a thread.",
         fix="`* - nproc unlimited` in /etc/security/limits.d; docker: `--pids-limit=-1`",
@@ -131,7 +128,6 @@ CHECKS = {
     ),
     "lim.stack": Check(
         title="threads get stacks of the usual size",
-        tier="static",
         why="With an unlimited stack glibc gives new threads 2 MiB, too few for NCCL's; the "
         "rank dies with a segmentation fault.",
         fine="of the usual size",
@@ -145,7 +141,6 @@ CHECKS = {
     ),
     "shell.login": Check(
         title="the login shell understands what launchers send",
-        tier="static",
         why="DeepSpeed's launchers send `export NAME=value; cd ...` through the login shell; csh "
         "and fish do not understand it. dslaunch itself asks for /bin/sh.",
         fix="`chsh -s /bin/bash` for that user",
@@ -156,7 +151,6 @@ CHECKS = {
     ),
     "shell.noise": Check(
         title="a login without a terminal says nothing",
-        tier="static",
         why="What ~/.bashrc prints comes before the answer of every remote command: scp, rsync and "
         "sftp break on it, and launchers take it for a host name or a number.",
         fine="a login says nothing",
@@ -167,7 +161,6 @@ CHECKS = {
     ),
     "shell.umask": Check(
         title="files that a job makes can be read by it",
-        tier="static",
         why="A checkpoint's files are read on other nodes than they were written on, and by "
         "people.",
         fine="files that a job makes can be read by it",

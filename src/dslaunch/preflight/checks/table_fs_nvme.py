@@ -304,7 +304,6 @@ CHECKS = {
     ),
     "fs.kind": Check(
         title="the job's directories keep what is written",
-        tier="static",
         why="Checkpoints are written by all nodes at once. A `soft` mount gives up in a storm and "
         "loses blocks; without locks two nodes build the same kernel, or none does.",
         fix="NFS: `hard,proto=tcp,vers=4.2`; Lustre: `flock`",
@@ -316,7 +315,6 @@ CHECKS = {
     ),
     "fs.quota": Check(
         title="the user's quota leaves room",
-        tier="static",
         why="A quota ends a checkpoint as a full disk does, while `df` shows room.",
         fine="no quota is near its end",
         fix="remove old checkpoints, or ask for more",
@@ -329,7 +327,6 @@ CHECKS = {
     ),
     "fs.writable": Check(
         title="home, /tmp and node-local storage can be written",
-        tier="static",
         why="Caches of compiled kernels, tokenizers and data go there. A disk with errors is "
         "mounted read-only by the kernel, and nobody is told.",
         fine="home, /tmp and node-local storage can be written",
@@ -343,7 +340,6 @@ CHECKS = {
     ),
     "nvme.path": Check(
         title="node-local storage is fit for ZeRO-Infinity",
-        tier="static",
         why="Parameters and optimizer states go to it and back at every step. DeepSpeed opens its "
         "files with O_DIRECT, which tmpfs and some overlays refuse; on NFS all nodes write into "
         "one server.",

@@ -366,7 +366,6 @@ def _python_version(a: NodeAnswers) -> str | None:
 CHECKS = {
     "sw.cuda-toolkit": Check(
         title="the CUDA toolkit fits torch",
-        tier="static",
         why="DeepSpeed builds its kernels when they are first used, and refuses with "
         "CUDAMismatchException if the toolkit's major version is not torch's, from CUDA 13 on "
         "also if the minor version is not.",
@@ -379,7 +378,6 @@ CHECKS = {
     ),
     "sw.deepspeed-ops": Check(
         title="DeepSpeed's kernels are built, or can be",
-        tier="static",
         why="Offloaded optimizers and NVMe need compiled kernels. Where these can neither be "
         "loaded nor built, the training ends at its first step.",
         fix="`apt-get install g++ ninja-build libaio-dev`, the CUDA toolkit; or install DeepSpeed "
@@ -415,7 +413,6 @@ CHECKS = {
     ),
     "sw.versions": Check(
         title="all nodes have the same torch, DeepSpeed and NCCL",
-        tier="static",
         why="NCCL of different versions refuses or hangs; different torch or DeepSpeed fail in "
         "the first collective, or compute different things.",
         fix="install the environment of all nodes from one lock file, or use one container image",

@@ -228,7 +228,6 @@ def _up(port: Port) -> bool:
 CHECKS = {
     "ib.devices": Check(
         title="InfiniBand and RoCE may be used",
-        tier="static",
         why="Without the devices, as in a container that was not given them, NCCL uses sockets "
         "instead, without a word: all-reduce is ten times slower.",
         fine="may be used",
@@ -241,7 +240,6 @@ CHECKS = {
     ),
     "ib.gid": Check(
         title="RoCE ports have a RoCE v2 address",
-        tier="static",
         why="NCCL connects over the address that a port has for IPv4; without it the training "
         "hangs while it connects.",
         fix="give the port's interface an IPv4 address, and bring it up; NCCL before 2.21 needs "
@@ -253,7 +251,6 @@ CHECKS = {
     ),
     "ib.link-flap": Check(
         title="InfiniBand and RoCE links stay up",
-        tier="static",
         why="A link that comes and goes ends a training with a time-out of NCCL. Cables and "
         "switches were 8 % of the interruptions of Llama 3 405B. The cards' own counter is of "
         "little use: it has 8 bits, and stays at 255.",
@@ -268,7 +265,6 @@ CHECKS = {
     ),
     "ib.pcie": Check(
         title="InfiniBand and RoCE cards have their full PCIe link",
-        tier="static",
         why="A card in a slot with half the lanes shows its full rate, and moves half of it: all "
         "nodes wait for this one.",
         fix="reseat the card; see the BIOS for the slot's bifurcation and link speed",
@@ -279,7 +275,6 @@ CHECKS = {
     ),
     "ib.port-state": Check(
         title="InfiniBand and RoCE ports are active",
-        tier="static",
         why="NCCL leaves out a port that is not active without a word: the training is slower, or "
         "goes over Ethernet, or hangs while it connects.",
         fix=NO_LINK,

@@ -134,7 +134,6 @@ SRAM = "ecc.errors.uncorrected.aggregate.sram"
 _ROWS = {
     "gpu.compute-mode": Check(
         title="processes may use the GPUs",
-        tier="static",
         why="A prohibited GPU cannot be used at all; an exclusive one only by one process: "
         "data loaders that touch the GPU fail.",
         flow=each_gpu(
@@ -154,7 +153,6 @@ _ROWS = {
     ),
     "gpu.ecc-corrected": Check(
         title="GPU memory has few corrected errors",
-        tier="static",
         why="Corrected errors do no harm by themselves. Very many of them precede those that "
         "cannot be corrected.",
         flow=each_gpu(
@@ -178,7 +176,6 @@ _ROWS = {
     ),
     "gpu.ecc-mode": Check(
         title="GPU memory is protected by ECC",
-        tier="static",
         why="Without ECC a flipped bit becomes a wrong gradient that nobody notices.",
         flow=each_gpu(
             ("ecc.mode.current",),
@@ -193,7 +190,6 @@ _ROWS = {
     ),
     "gpu.ecc-sram": Check(
         title="GPU on-chip memory is sound",
-        tier="static",
         why="On-chip memory has no spare rows: a GPU with such errors gets more of them, and "
         "NVIDIA replaces it beyond a threshold.",
         flow=each_gpu(
@@ -233,7 +229,6 @@ _ROWS = {
     ),
     "gpu.mig": Check(
         title="GPUs are whole",
-        tier="static",
         why="NCCL does not work between the parts of one GPU, and has no NVLink to others.",
         flow=each_gpu(
             ("mig.mode.current",),
@@ -248,7 +243,6 @@ _ROWS = {
     ),
     "gpu.pcie": Check(
         title="GPUs have their full PCIe link",
-        tier="static",
         why="Offloading and GPUDirect RDMA run at half speed over half the lanes. One such "
         "GPU holds up all others.",
         flow=each_gpu(
@@ -268,7 +262,6 @@ _ROWS = {
     ),
     "gpu.persistence": Check(
         title="the driver stays initialised",
-        tier="static",
         why="Else every process that comes first waits seconds for each GPU, settings such "
         "as power limits are lost, and nvidia-smi itself is slow.",
         flow=each_gpu(
@@ -284,7 +277,6 @@ _ROWS = {
     ),
     "gpu.power-limit": Check(
         title="GPUs may draw their full power",
-        tier="static",
         why="A GPU with a lower limit is slower than the others, which wait for it.",
         flow=each_gpu(
             ("enforced.power.limit",),
@@ -316,7 +308,6 @@ _ROWS = {
     ),
     "gpu.retired-pages": Check(
         title="few pages of GPU memory are retired",
-        tier="static",
         why="A GPU can retire 64 pages; then it must be replaced, and a page that waits for "
         "its retirement is still in use.",
         flow=each_gpu(
@@ -361,7 +352,6 @@ _ROWS = {
     ),
     "gpu.temperature": Check(
         title="GPUs are cool enough",
-        tier="static",
         why="A GPU that is warm before the training starts slows down when it works, and "
         "holds all others up.",
         flow=each_gpu(
@@ -381,7 +371,6 @@ _ROWS = {
     ),
     "gpu.throttle": Check(
         title="no GPU is slowed down",
-        tier="static",
         why="One slow GPU holds up all others at every step.",
         flow=each_gpu(
             ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),

@@ -195,7 +195,6 @@ def _some(paths: list[str]) -> str:
 CHECKS = {
     "sw.environment": Check(
         title="a login brings no settings of its own",
-        tier="static",
         why="What an administrator or an old experiment put into /etc/environment or ~/.bashrc is "
         "obeyed by NCCL and CUDA on that node alone, and nobody sees it. NCCL ignores words that "
         "it does not know, without a word.",
@@ -209,7 +208,6 @@ CHECKS = {
     ),
     "sw.locks": Check(
         title="no lock is left from a build of kernels",
-        tier="static",
         why="PyTorch builds DeepSpeed's kernels under a lock file. Who was killed while building "
         "left it, and every rank waits for it, for ever, without a word.",
         fine="no old lock",
@@ -223,7 +221,6 @@ CHECKS = {
     ),
     "sw.nccl-conf": Check(
         title="files of settings say the same on all nodes",
-        tier="static",
         why="NCCL reads /etc/nccl.conf and ~/.nccl.conf, DeepSpeed's launcher ~/.deepspeed_env; "
         "what stands there on one node only makes ranks that do not fit together.",
         fine="no file sets anything",
