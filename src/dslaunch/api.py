@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dslaunch.run.hardware import Hardware
     from dslaunch.run.launch import Request
     from dslaunch.run.outcome import Outcome
-    from dslaunch.run.patience import Patience
     from dslaunch.run.preflight_survey import Tell
     from dslaunch.run.status import RunStatus
+    from dslaunch.run.timeouts import Timeouts
 
 Precision = Literal["bf16", "fp16", "fp32"]
 AttentionKind = Literal["sdpa", "eager"]
@@ -209,7 +209,7 @@ def run_request(
     force: bool = False,
     restarts: int | None = None,
     min_nodes: int | None = None,
-    patience: Patience | None = None,
+    patience: Timeouts | None = None,
     detached: bool = False,
     notice: Signals | None = None,
 ) -> Request:
@@ -217,7 +217,7 @@ def run_request(
     from dslaunch.cluster.select import check_min_nodes
     from dslaunch.run.job_program import located
     from dslaunch.run.launch import Request
-    from dslaunch.run.patience import Patience
+    from dslaunch.run.timeouts import Timeouts
 
     if detached and cluster.by_steps:
         raise UsageError(
@@ -228,7 +228,7 @@ def run_request(
     directory = _directory(cwd)
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
-    patience = patience or Patience()
+    patience = patience or Timeouts()
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nobody would be there to come back to
         patience = replace(patience, reconnect=0.0)
@@ -299,9 +299,9 @@ def run(
     The run goes on in a thread of this process; no signal is caught. `on_line` and `on_event` are
     called in that thread. Raises the DslaunchError that prevents the start.
     """
-    from dslaunch.run.patience import Patience
+    from dslaunch.run.timeouts import Timeouts
 
-    patience = Patience(
+    patience = Timeouts(
         grace=grace,
         exit_timeout=exit_timeout,
         silence=heartbeat_timeout,

@@ -124,7 +124,7 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.run.patience import Patience
+    from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
     asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
@@ -140,7 +140,7 @@ def run(
         force=force,
         restarts=restarts,
         min_nodes=min_nodes,
-        patience=Patience(grace, exit_timeout, silence, reconnect, hang_timeout),
+        timeouts=Timeouts(grace, exit_timeout, silence, reconnect, hang_timeout),
         detached=detach,
         notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )
