@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Rendered
     from dslaunch.run.events import Event, Line
     from dslaunch.run.hardware import Hardware
-    from dslaunch.run.launch import Request
+    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.preflight_survey import Tell
     from dslaunch.run.status import RunStatus
@@ -89,7 +89,7 @@ def plan(
     return assumed_plan(request)
 
 
-def assumed_plan(request: Request) -> Plan:
+def assumed_plan(request: RunRequest) -> Plan:
     """Return the plan of a request, made from assumptions. Raises PlanError."""
     from dslaunch.launch.assume import assume
     from dslaunch.launch.planner import make_plan
@@ -212,11 +212,11 @@ def run_request(
     patience: Timeouts | None = None,
     detached: bool = False,
     notice: Signals | None = None,
-) -> Request:
+) -> RunRequest:
     """Return what is asked of `run.launch`. Raises SelectionError, UsageError."""
     from dslaunch.cluster.select import check_min_nodes
     from dslaunch.run.job_program import located
-    from dslaunch.run.launch import Request
+    from dslaunch.run.launch import RunRequest
     from dslaunch.run.timeouts import Timeouts
 
     if detached and cluster.by_steps:
@@ -232,7 +232,7 @@ def run_request(
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nobody would be there to come back to
         patience = replace(patience, reconnect=0.0)
-    return Request(
+    return RunRequest(
         cluster=cluster,
         allocation=allocation,
         job=located(job, directory),
@@ -356,7 +356,7 @@ class _Callbacks:
 class Run:
     """A run that this process has started. As a context manager it does not outlive the block."""
 
-    def __init__(self, request: Request, view: _Callbacks) -> None:
+    def __init__(self, request: RunRequest, view: _Callbacks) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         from dslaunch.run.interrupts import Interrupts

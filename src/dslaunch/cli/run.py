@@ -20,7 +20,7 @@ from dslaunch.errors import DslaunchError, Interrupted
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.launch import Request
+    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
 
 NoSync = Annotated[
@@ -162,7 +162,7 @@ def run(
         raise
 
 
-def _print_plan(request: Request) -> None:
+def _print_plan(request: RunRequest) -> None:
     from dslaunch.render.dry_run import dry_run
 
     ui.result(dry_run(api.assumed_plan(request)))
@@ -214,7 +214,7 @@ class RunEnd:
             ui.say(f"dslaunch: --result {self.result}: {error.strerror}")
 
 
-def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
+def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show

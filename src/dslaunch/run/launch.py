@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What the user asked for."""
 
     cluster: Cluster
@@ -82,7 +82,7 @@ class Announcer(Protocol):
 
 
 def run_job(
-    request: Request, show: Callable[[], Announcer], stop: Interrupts | None = None
+    request: RunRequest, show: Callable[[], Announcer], stop: Interrupts | None = None
 ) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
@@ -124,7 +124,7 @@ class Whole:
 
     def __init__(
         self,
-        request: Request,
+        request: RunRequest,
         show: Callable[[], Announcer],
         interrupts: Interrupts,
         secrets: dict[str, Secret],
@@ -233,7 +233,7 @@ def agent_run(run: str, count: int) -> str:
     return f"{run}+{count}" if count else run
 
 
-def counted(request: Request, count: int) -> Job:
+def counted(request: RunRequest, count: int) -> Job:
     """The job, told how often it was started again, and how far it can help itself."""
     job = request.job
     return replace(
