@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.select import Selection
     from dslaunch.render.batch import Batch, Origin
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.record import Record
+    from dslaunch.run.run_directory import RunDirectory
     from dslaunch.slurm.client import RefusedError, SlurmClient
     from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
@@ -380,7 +380,7 @@ def listening() -> SlurmClient:
 def _follow(
     client: SlurmClient,
     made: Submitted,
-    record: Record,
+    record: RunDirectory,
     screen: JsonScreen | TerminalScreen,
     *,
     json: bool,
