@@ -26,11 +26,11 @@ from dslaunch.preflight.check import Question
 from dslaunch.preflight.checks import load, of_tier
 from dslaunch.preflight.conversation import Conversation
 from dslaunch.protocol.values import InvalidAnswer, parse
+from dslaunch.run.agent_starter import close_all
 from dslaunch.run.boot import Agent
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.gate import OWN, Gate
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.opening import close_all
 from dslaunch.run.session import Session
 from dslaunch.transport.transports.local import LocalTransport
 from dslaunch.transport.wire import LostError
