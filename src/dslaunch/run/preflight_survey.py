@@ -19,7 +19,7 @@ from dslaunch.preflight.recording import Recording
 from dslaunch.preflight.runner import Survey
 from dslaunch.registry import LAUNCHERS
 from dslaunch.run.job_program import located
-from dslaunch.run.source import Source, find_source, script_imports
+from dslaunch.run.source import JobFiles, find_source, script_imports
 
 if TYPE_CHECKING:
     from dslaunch.transport.ssh.choice import Choice
@@ -63,7 +63,7 @@ def preflight_scope(
     return scope, chosen_checks(wanted, scope, known)
 
 
-def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
+def _files(source: JobFiles | None) -> tuple[tuple[str, str], ...]:
     """Return the job's files with their SHA-256; a script that is not here has none."""
     if source is None:
         return ()
