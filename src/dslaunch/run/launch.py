@@ -64,7 +64,7 @@ class RunRequest:
     """A signal of ours that is handed to the ranks; None: none."""
 
 
-class Announcer(Protocol):
+class RunView(Protocol):
     """Where a person, or a program, sees a run from its plan to its end."""
 
     def line(self, line: Line) -> None:
@@ -82,7 +82,7 @@ class Announcer(Protocol):
 
 
 def run_job(
-    request: RunRequest, show: Callable[[], Announcer], stop: Interrupts | None = None
+    request: RunRequest, show: Callable[[], RunView], stop: Interrupts | None = None
 ) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
@@ -125,7 +125,7 @@ class RunController:
     def __init__(
         self,
         request: RunRequest,
-        show: Callable[[], Announcer],
+        show: Callable[[], RunView],
         interrupts: Interrupts,
         secrets: dict[str, Secret],
     ) -> None:
@@ -146,7 +146,7 @@ class RunController:
         return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
-    def screen(self) -> Announcer:
+    def screen(self) -> RunView:
         """Where it is shown."""
         return self._show()
 
