@@ -19,7 +19,7 @@ from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted
 
 if TYPE_CHECKING:
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.report.live import JsonView, TerminalView
     from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
 
@@ -220,7 +220,7 @@ def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], en
     json, quiet, ranks = show
 
     @cache
-    def screen() -> JsonScreen | TerminalScreen:
+    def screen() -> JsonView | TerminalView:
         return run_views.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
 
     outcome, directory = run_job(request, screen)
