@@ -209,7 +209,7 @@ def run_request(
     force: bool = False,
     restarts: int | None = None,
     min_nodes: int | None = None,
-    patience: Timeouts | None = None,
+    timeouts: Timeouts | None = None,
     detached: bool = False,
     notice: Signals | None = None,
 ) -> RunRequest:
@@ -228,10 +228,10 @@ def run_request(
     directory = _directory(cwd)
     allocation = allocation or select(cluster)
     check_min_nodes(min_nodes, allocation)
-    patience = patience or Timeouts()
+    timeouts = timeouts or Timeouts()
     if cluster.by_steps:
         # SLURM ends what a step has started with the step: nobody would be there to come back to
-        patience = replace(patience, reconnect=0.0)
+        timeouts = replace(timeouts, reconnect=0.0)
     return RunRequest(
         cluster=cluster,
         allocation=allocation,
@@ -239,7 +239,7 @@ def run_request(
         cwd=directory,
         environ=os.environ if environ is None else environ,
         sync=sync,
-        patience=patience,
+        timeouts=timeouts,
         detached=detached,
         preflight=preflight,
         restarts=_restarts(job, allocation, restarts, min_nodes),
@@ -301,10 +301,10 @@ def run(
     """
     from dslaunch.run.timeouts import Timeouts
 
-    patience = Timeouts(
+    timeouts = Timeouts(
         grace=grace,
         exit_timeout=exit_timeout,
-        silence=heartbeat_timeout,
+        heartbeat=heartbeat_timeout,
         reconnect=reconnect_timeout,
         hang_timeout=hang_timeout,
     )
@@ -319,7 +319,7 @@ def run(
         force=force,
         restarts=restarts,
         min_nodes=min_nodes,
-        patience=patience,
+        timeouts=timeouts,
     )
     if not force:
         check_not_scheduled(cluster, request.environ)
