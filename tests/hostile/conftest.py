@@ -16,7 +16,7 @@ from dslaunch.errors import NodeError
 from dslaunch.launch.job import Job
 from dslaunch.run.launch import Request, run_job
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.patience import Patience
+from dslaunch.run.timeouts import Timeouts
 from tests.hostile.neighbor import Victim, ranks, until
 from tests.hostile.node import compromised
 from tests.local.conftest import Seen, left_over
@@ -43,7 +43,7 @@ class HostileCluster:
             job=Job("train.py", (), launcher="direct"),
             cwd=project,
             environ=dict(os.environ),
-            patience=Patience(grace=1, exit_timeout=10, reconnect=1),
+            timeouts=Timeouts(grace=1, exit_timeout=10, reconnect=1),
             preflight=preflight,
         )
         seen = Seen()

@@ -17,7 +17,7 @@ from dslaunch.node import processes
 from dslaunch.run.events import Event, Line
 from dslaunch.run.launch import Request, run_job
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.patience import Patience
+from dslaunch.run.timeouts import Timeouts
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Emulated:
         *args: str,
         slots: tuple[int, ...] = (2, 1),
         workdir: str | None = "work",
-        patience: Patience = Patience(grace=2, exit_timeout=20),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(grace=2, exit_timeout=20),  # noqa: B008 - frozen
         secrets: tuple[SecretSource, ...] = (),
         sync: bool = True,
         network: Network = Network(),  # noqa: B008 - frozen
@@ -77,7 +77,7 @@ class Emulated:
         task = replace(task, **job)  # type: ignore[arg-type]
         seen = Seen()
         request = Request(
-            cluster, allocation, task, self.path, self.environ, sync, patience, notice=notice
+            cluster, allocation, task, self.path, self.environ, sync, timeouts, notice=notice
         )
         seen.outcome, seen.directory = run_job(request, lambda: seen)
         assert left_over(seen.directory.name) == {}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dslaunch.node import cgroup, processes
-from dslaunch.run.patience import Patience
 from dslaunch.run.reasons import EndCode, EndReason
+from dslaunch.run.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from conftest import Emulated
@@ -59,7 +59,7 @@ def test_a_rank_that_ignores_being_asked_is_made_to_end(emulated: Emulated) -> N
         "if os.environ['RANK'] == '0':\n    time.sleep(0.5)\n    raise SystemExit(3)\n"
         "time.sleep(60)"
     )
-    seen = emulated.run(script, patience=Patience(grace=0.5))
+    seen = emulated.run(script, timeouts=Timeouts(grace=0.5))
     assert seen.outcome.exit_code == 3
     assert {e.signal for e in seen.events if e.kind == "exit" and e.rank in (1, 2)} == {9}
 
@@ -69,7 +69,7 @@ def test_ranks_that_hang_at_exit_are_named_and_ended(emulated: Emulated) -> None
         f"{RANK}import threading\n"
         "if rank == 1: threading.Thread(target=time.sleep, args=(60,)).start()\n"
     )
-    seen = emulated.run(script, patience=Patience(grace=0.5, exit_timeout=2))
+    seen = emulated.run(script, timeouts=Timeouts(grace=0.5, exit_timeout=2))
     assert seen.outcome.exit_code == 1
     expected = EndReason(EndCode.EXIT_TIMEOUT, seconds=2, ranks=(("n0", 1),))
     assert seen.outcome.reason == expected

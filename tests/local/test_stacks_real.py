@@ -17,7 +17,7 @@ from tests.pythons import interpreter
 
 from dslaunch.node import stacks
 from dslaunch.report.stacks import Group, fold, page
-from dslaunch.run.patience import Patience
+from dslaunch.run.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from conftest import Emulated
@@ -319,7 +319,7 @@ def test_a_run_that_is_ended_for_a_hang_tells_what_its_ranks_were_doing(
         "def is_stuck():\n    time.sleep(600)\n"
         "is_stuck() if os.environ['RANK'] == '2' else waits()\n"
     )
-    seen = emulated.run(program, patience=Patience(grace=2, exit_timeout=20, hang_timeout=2))
+    seen = emulated.run(program, timeouts=Timeouts(grace=2, exit_timeout=20, hang_timeout=2))
     assert seen.outcome is not None
     stuck, waiting = fold(seen.outcome.stacks)
     assert (stuck.members, names(stuck)) == ((("n1", 2),), ["is_stuck", "<module>"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dslaunch.report.live import JsonScreen, TerminalScreen
     from dslaunch.run.launch import Request
     from dslaunch.run.outcome import Outcome, Status
-    from dslaunch.run.patience import Patience
+    from dslaunch.run.timeouts import Timeouts
 
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")
@@ -130,19 +130,19 @@ def run(
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
     from dslaunch.run.launch import Request
-    from dslaunch.run.patience import Patience
+    from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
     asked = options.read_job(words or [], how, workdir=workdir, slurm=slurm)
     if not dry_run:
         asked = replace(asked, cluster=options.reached(asked.cluster, transport, slurm=slurm))
-    patience = _fitting(Patience(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
+    timeouts = _fitting(Timeouts(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
     chosen = options.selection(include, exclude, nodes, slots, label)
     where = on_nodes(asked, chosen, detach=detach, min_nodes=min_nodes)
     request = Request(
         *where,
         not no_sync,
-        patience,
+        timeouts,
         detach,
         not no_preflight,
         _restarts(where[2], where[1], restarts, min_nodes),
@@ -203,12 +203,12 @@ def check_not_scheduled(cluster: Cluster, environ: Mapping[str, str]) -> None:
     )
 
 
-def _fitting(patience: Patience, asked: options.Asked) -> Patience:
+def _fitting(timeouts: Timeouts, asked: options.Asked) -> Timeouts:
     """Without a time to come back where nobody would be there: SLURM ends what a step has started
     with the step."""
     if not asked.cluster.by_steps:
-        return patience
-    return replace(patience, reconnect=0.0)
+        return timeouts
+    return replace(timeouts, reconnect=0.0)
 
 
 def _restarts(job: Job, allocation: Allocation, given: int | None, least: int | None) -> int:

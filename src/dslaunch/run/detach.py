@@ -17,11 +17,11 @@ from dslaunch.node.frames import Output
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.protocol.queries import DETACHED
 from dslaunch.run.outcome import Outcome, failed
-from dslaunch.run.patience import Patience
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.secret import Secret
 from dslaunch.run.session import Inbox, Lost, Session
 from dslaunch.run.supervisor import ranks_of, start_message
+from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch, read_event
 
 SETTLE = 3.0
@@ -74,7 +74,7 @@ def detach(
     watch: Watch,
     plan: Plan,
     secrets: dict[str, Secret],
-    patience: Patience,
+    timeouts: Timeouts,
     *,
     control: Control,
 ) -> Outcome:
@@ -83,7 +83,7 @@ def detach(
     The outcome is `EndCode.RUNNING` once all nodes have started, or how a job ended that failed or
     ended at once.
     """
-    port = prepare(sessions, plan, patience, control)
+    port = prepare(sessions, plan, timeouts, control)
     link = {"address": plan.rendezvous.address, "port": port}
     for session, node in zip(sessions, plan.nodes, strict=True):
         session.expect(ranks_of(node))
@@ -92,15 +92,15 @@ def detach(
     return settle(sessions, inbox, watch)
 
 
-def prepare(sessions: list[Session], plan: Plan, patience: Patience, control: Control) -> int:
+def prepare(sessions: list[Session], plan: Plan, timeouts: Timeouts, control: Control) -> int:
     """Tell all nodes that this run is detached; give the port on which the first one listens."""
     first, *others = sessions
     keys = {session.host: randomness.token_hex(32) for session in others}
     link = {
         "hosts": [node.host for node in plan.nodes],
-        "grace": patience.grace,
-        "exit_timeout": patience.exit_timeout,
-        "hang_timeout": patience.hang_timeout,
+        "grace": timeouts.grace,
+        "exit_timeout": timeouts.exit_timeout,
+        "hang_timeout": timeouts.hang_timeout,
     }
     coordinator = {**link, "first": True, "keys": keys, "listen": asdict(control)}
     asked = [first.request("detach", DETACHED, link=coordinator)]

@@ -24,12 +24,12 @@ from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import PING, Opening
-from dslaunch.run.patience import Patience
 from dslaunch.run.reasons import Restart
 from dslaunch.run.record import CLUSTER, SUBMISSION, Record, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
+from dslaunch.run.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -50,7 +50,7 @@ class Request:
     cwd: Path
     environ: Mapping[str, str]
     sync: bool = True
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     detached: bool = False
     preflight: bool = True
     """Whether the quick checks are made before the start."""
@@ -155,14 +155,14 @@ class Whole:
         way = transport.make(self.transport.name, cluster)
 
         def session(node: Node, connection: Connection) -> Session:
-            patience = self.request.patience
+            timeouts = self.request.timeouts
             run = agent_run(self.run, count)
-            agent = Agent(run, node.host, patience.silence, patience.reconnect)
+            agent = Agent(run, node.host, timeouts.heartbeat, timeouts.reconnect)
             return Session(node, connection, agent, inbox, way)
 
         nodes = [placement.node for placement in allocation.placements]
         with contextlib.closing(way):
-            ping = min(PING, self.request.patience.silence / 3)
+            ping = min(PING, self.request.timeouts.heartbeat / 3)
             opening = Opening(way, nodes, cluster.ssh.fanout, session, ping)
             with contextlib.closing(opening):
                 opening.head_start(self.interrupts)

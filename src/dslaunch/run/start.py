@@ -137,8 +137,8 @@ def _run(
             watch=watch,
             plan=plan,
             secrets=whole.secrets,
-            patience=request.patience,
+            timeouts=request.timeouts,
             control=control,
         )
-    supervisor = Supervisor(sessions, inbox, watch, whole.interrupts, request.patience)
+    supervisor = Supervisor(sessions, inbox, watch, whole.interrupts, request.timeouts)
     return supervisor.run(plan, whole.secrets)

@@ -16,9 +16,9 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.outcome import Outcome, failed, fatal, reason_of
 from dslaunch.run.outcome_text import stop_text
-from dslaunch.run.patience import Patience
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.session import Arrival, Away, Back, Inbox, Lost, Session
+from dslaunch.run.timeouts import Timeouts
 from dslaunch.run.watch import Watch, read_event
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ class Supervisor:
         inbox: Inbox,
         watch: Watch,
         interrupts: Interrupts,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self.inbox, self.watch = inbox, watch
-        self.interrupts, self.patience = interrupts, patience
+        self.interrupts, self.timeouts = interrupts, timeouts
         self.sessions = sessions
         self.running = {session.host: session for session in sessions}
         self.history = watch.history
@@ -105,7 +105,7 @@ class Supervisor:
         if event.kind == "exit" and self.first_good_end is None and not failed(event):
             self.first_good_end = time.monotonic()
         if self._must_end(event) and self.stop_deadline is None:
-            self._stop(self.patience.grace, reason_of(event), at=event.time)
+            self._stop(self.timeouts.grace, reason_of(event), at=event.time)
 
     def _must_end(self, event: Event) -> bool:
         """Whether this event ends the run. After a notice each rank saves and ends by itself, with
@@ -126,7 +126,7 @@ class Supervisor:
     def _stopped_by(self, who: str) -> None:
         if not self.history.interrupted:
             self.history.interrupted, self.history.stopped_by = True, who
-            self._stop(self.patience.grace, EndReason(EndCode.STOPPED, by=who))
+            self._stop(self.timeouts.grace, EndReason(EndCode.STOPPED, by=who))
 
     def _lost(self, session: Session, failure: NodeFailure, gone: Gone | None = None) -> None:
         if self.running.pop(session.host, None) is None:
@@ -153,13 +153,13 @@ class Supervisor:
         self._look_for_a_notice()
         now = time.monotonic()
         waited = now - (self.first_good_end or now)
-        limit = self.patience.exit_timeout
+        limit = self.timeouts.exit_timeout
         if self.stop_deadline is None and waited > limit:
             self._give_up(
                 EndReason(EndCode.EXIT_TIMEOUT, seconds=limit, ranks=self.history.still_there())
             )
         for session in list(self.running.values()):
-            if session.silent() > self.patience.silence:
+            if session.silent() > self.timeouts.heartbeat:
                 session.interrupt()
             if self.stop_deadline is not None and now > self.stop_deadline + self._confirmation:
                 why = "it did not confirm its end"
@@ -169,10 +169,10 @@ class Supervisor:
     @property
     def _confirmation(self) -> float:
         """Seconds beyond the grace in which a node must say that nothing is left."""
-        return CONFIRM + self.patience.reconnect
+        return CONFIRM + self.timeouts.reconnect
 
     def _look_for_a_hang(self) -> None:
-        limit = self.patience.hang_timeout
+        limit = self.timeouts.hang_timeout
         if limit is None or self.stop_deadline is not None or not self.running:
             return
         idle = min(session.idle for session in self.running.values())
@@ -182,7 +182,7 @@ class Supervisor:
 
     def _give_up(self, reason: EndReason) -> None:
         self.history.gave_up = reason
-        self._stop(self.patience.grace, reason)
+        self._stop(self.timeouts.grace, reason)
 
     def _look_for_a_notice(self) -> None:
         number = self.interrupts.notice
@@ -196,7 +196,7 @@ class Supervisor:
     def _look_at_the_user(self) -> None:
         if self.interrupts.count and not self.history.interrupted:
             self.history.interrupted = True
-            self._stop(self.patience.grace, EndReason(EndCode.INTERRUPTED))
+            self._stop(self.timeouts.grace, EndReason(EndCode.INTERRUPTED))
         if self.interrupts.count > 1 and not self.insisted:
             self.insisted = True
             self._stop(0, EndReason(EndCode.INTERRUPTED_TWICE))
