@@ -14,7 +14,7 @@ import pytest
 from dslaunch.cluster.model import Allocation, Cluster, Node, Storage
 from dslaunch.errors import NodeError
 from dslaunch.launch.job import Job
-from dslaunch.run.launch import Request, run_job
+from dslaunch.run.launch import RunRequest, run_job
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.timeouts import Timeouts
 from tests.hostile.neighbor import Victim, ranks, until
@@ -37,7 +37,7 @@ class HostileCluster:
         project.mkdir(exist_ok=True)
         (project / "train.py").write_text(script)
         allocation = Allocation.of([(node, node.slots) for node in self.cluster.nodes])
-        request = Request(
+        request = RunRequest(
             cluster=self.cluster,
             allocation=allocation,
             job=Job("train.py", (), launcher="direct"),

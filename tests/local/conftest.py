@@ -15,7 +15,7 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Plan
 from dslaunch.node import processes
 from dslaunch.run.events import Event, Line
-from dslaunch.run.launch import Request, run_job
+from dslaunch.run.launch import RunRequest, run_job
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.timeouts import Timeouts
 
@@ -76,7 +76,7 @@ class Emulated:
         task = Job("job.py", args, launcher="direct", secrets=secrets)
         task = replace(task, **job)  # type: ignore[arg-type]
         seen = Seen()
-        request = Request(
+        request = RunRequest(
             cluster, allocation, task, self.path, self.environ, sync, timeouts, notice=notice
         )
         seen.outcome, seen.directory = run_job(request, lambda: seen)

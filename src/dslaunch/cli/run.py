@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.launch import Request
+    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
     from dslaunch.run.timeouts import Timeouts
 
@@ -129,7 +129,7 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.run.launch import Request
+    from dslaunch.run.launch import RunRequest
     from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
@@ -139,7 +139,7 @@ def run(
     timeouts = _fitting(Timeouts(grace, exit_timeout, silence, reconnect, hang_timeout), asked)
     chosen = options.selection(include, exclude, nodes, slots, label)
     where = on_nodes(asked, chosen, detach=detach, min_nodes=min_nodes)
-    request = Request(
+    request = RunRequest(
         *where,
         not no_sync,
         timeouts,
@@ -267,7 +267,7 @@ class End:
             ui.say(f"dslaunch: --result {self.result}: {error.strerror}")
 
 
-def _print_plan(request: Request) -> None:
+def _print_plan(request: RunRequest) -> None:
     from dslaunch.launch.assume import assume
     from dslaunch.launch.planner import make_plan
     from dslaunch.render.dry_run import dry_run
@@ -279,7 +279,7 @@ def _print_plan(request: Request) -> None:
     ui.result(dry_run(plan))
 
 
-def _run(request: Request, show: tuple[bool, bool, frozenset[int] | None], end: End) -> None:
+def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], end: End) -> None:
     from dslaunch.run.launch import run_job
 
     json, quiet, ranks = show

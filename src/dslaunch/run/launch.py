@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What the user asked for."""
 
     cluster: Cluster
@@ -81,7 +81,7 @@ class Announcer(Protocol):
         """What was decided, and where the run is recorded; nothing has started yet."""
 
 
-def run_job(request: Request, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
+def run_job(request: RunRequest, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
     `show` gives the screen, the same every time, and is first called while the nodes are on their
@@ -120,7 +120,7 @@ class Whole:
 
     def __init__(
         self,
-        request: Request,
+        request: RunRequest,
         show: Callable[[], Announcer],
         interrupts: Interrupts,
         secrets: dict[str, Secret],
@@ -229,7 +229,7 @@ def agent_run(run: str, count: int) -> str:
     return f"{run}+{count}" if count else run
 
 
-def counted(request: Request, count: int) -> Job:
+def counted(request: RunRequest, count: int) -> Job:
     """The job, told how often it was started again, and how far it can help itself."""
     job = request.job
     return replace(
