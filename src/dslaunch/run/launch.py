@@ -100,22 +100,22 @@ def run_job(request: RunRequest, show: Callable[[], Announcer]) -> tuple[Outcome
     LAUNCHERS.require(request.job.launcher)
     runs_directory(request.environ)
     with Interrupts(request.notice) as interrupts:
-        whole = Whole(request, show, interrupts, secrets)
+        controller = RunController(request, show, interrupts, secrets)
         try:
-            outcome = whole.attempt(request.allocation, 0)
+            outcome = controller.attempt(request.allocation, 0)
         except DslaunchError:
-            if whole.record is not None:
-                whole.record.let_go()
+            if controller.record is not None:
+                controller.record.let_go()
             raise
         # an elastic launcher starts again by itself
-        for count in range(1, 1 if whole.elastic else request.restarts + 1):
+        for count in range(1, 1 if controller.elastic else request.restarts + 1):
             if outcome.status != "failed" or interrupts.count or interrupts.notices:
                 break
-            outcome = whole.again(outcome, count)
-        return whole.finish(outcome)
+            outcome = controller.again(outcome, count)
+        return controller.finish(outcome)
 
 
-class Whole:
+class RunController:
     """One run with all its attempts."""
 
     def __init__(

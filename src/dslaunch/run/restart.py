@@ -13,41 +13,45 @@ from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import Reached, reach
 
 if TYPE_CHECKING:
-    from dslaunch.run.launch import Whole
+    from dslaunch.run.launch import RunController
 
 END_TIMEOUT = 15.0
 
 
-def choose_again(whole: Whole, count: int) -> tuple[Allocation, tuple[Replacement, ...]]:
+def choose_again(
+    controller: RunController, count: int
+) -> tuple[Allocation, tuple[Replacement, ...]]:
     """The nodes of the next attempt, and which of them changed.
 
     Every node is asked again, and what the last attempt may have left on it is ended: one that
     does not answer is replaced by a spare, or left out. So is a faulty one that answers, unless too
     few would be left. Raises PlanError if too few are left.
     """
-    allocation = whole.allocation
+    allocation = controller.allocation
     nodes = [placement.node for placement in allocation.placements]
-    bad = unfit(whole, nodes, count)
-    wanted = whole.request.min_nodes or len(whole.request.allocation.placements)
-    faulty = faulty_nodes(whole.outcomes)
-    if enough_without(whole.request.cluster, whole.allocation, {*bad, *faulty}, wanted):
+    bad = unfit(controller, nodes, count)
+    wanted = controller.request.min_nodes or len(controller.request.allocation.placements)
+    faulty = faulty_nodes(controller.outcomes)
+    if enough_without(controller.request.cluster, controller.allocation, {*bad, *faulty}, wanted):
         bad = {*bad, *faulty}
     while True:
-        allocation, replaced = without(whole.request.cluster, whole.allocation, bad, wanted)
+        allocation, replaced = without(
+            controller.request.cluster, controller.allocation, bad, wanted
+        )
         fresh = [p.node for p in allocation.placements if p.node not in nodes]
-        worse = unfit(whole, fresh, count)
+        worse = unfit(controller, fresh, count)
         if not worse:
             return allocation, replaced
         bad = {*bad, *worse}
 
 
-def unfit(whole: Whole, nodes: list[Node], count: int) -> set[str]:
+def unfit(controller: RunController, nodes: list[Node], count: int) -> set[str]:
     """The nodes that cannot be spoken to, or on which the last attempt does not end."""
     from dslaunch.run.launch import agent_run
 
     if not nodes:
         return set()
-    with reach(whole.request.cluster, nodes, agent_run(whole.run, count - 1)) as reached:
+    with reach(controller.request.cluster, nodes, agent_run(controller.run, count - 1)) as reached:
         bad = {h for h, failure in reached.failures.items() if failure.kind != "no-agent"}
         return bad | set(end_all(reached, 0))
 

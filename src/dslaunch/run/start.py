@@ -24,7 +24,7 @@ from dslaunch.run.watch import Watch
 if TYPE_CHECKING:
     from dslaunch.launch.plan import Plan
     from dslaunch.run.detach import Control
-    from dslaunch.run.launch import Whole
+    from dslaunch.run.launch import RunController
     from dslaunch.run.opening import Opening
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.record import Record
@@ -34,14 +34,18 @@ if TYPE_CHECKING:
 _log = log.Log(__name__)
 
 
-def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
+def start(controller: RunController, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     """Start the job and stay to its end; a detached one is only started.
 
     Raises a DslaunchError for whatever prevents the start.
     """
     from dslaunch.run.launch import agent_run, counted
 
-    request, allocation, interrupts = whole.request, whole.allocation, whole.interrupts
+    request, allocation, interrupts = (
+        controller.request,
+        controller.allocation,
+        controller.interrupts,
+    )
     job = counted(request, count)
     question = inquiry(request.cluster, allocation, job, request.cwd)
     in_code = config_files(question, request.cwd)
@@ -51,30 +55,30 @@ def start(whole: Whole, count: int, opening: Opening, inbox: Inbox) -> Outcome:
     gate = None
     if request.preflight:
         gate = Gate(question, job, opening.begun, request.cwd)
-    sessions = _greeted(whole, opening)
+    sessions = _greeted(controller, opening)
     if count:
-        question = replace(question, before=agent_run(whole.run, count - 1))
+        question = replace(question, before=agent_run(controller.run, count - 1))
     facts = gather(question, sessions, interrupts)
     decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
-    attempt = Attempt(whole.run, count)
+    attempt = Attempt(controller.run, count)
     kept = settling(question, request.job, sessions, facts, attempt, interrupts)
     decided = kept.before(request.job, decided) if kept else decided
     if gate:
         decided = gate.passed(decided, interrupts, shipping=bool(shipments))
-    decided = replace(decided, decisions=(*_way(whole), *decided.decisions, *warnings(errors)))
+    decided = replace(decided, decisions=(*_way(controller), *decided.decisions, *warnings(errors)))
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
-    record = whole.recorded(plan, count)
+    record = controller.recorded(plan, count)
     record.write(numbered("plan", count), plan_to_json(plan))
     record.write(numbered("facts", count), facts_to_json(facts))
-    _log_plan(whole.run, plan)
-    whole.screen.plan(plan, record.directory)
+    _log_plan(controller.run, plan)
+    controller.screen.plan(plan, record.directory)
     ship(question.source, shipments, sessions, interrupts)
     if gate:
         gate.after_shipping(interrupts)
     interrupts.check()
     listens = control(request.cluster.network, facts, decided.rendezvous)
     offloads = offloads_to_host(request.job, request.cwd, in_code)
-    outcome = _run(whole, sessions, inbox, plan, record, control=listens, offloads=offloads)
+    outcome = _run(controller, sessions, inbox, plan, record, control=listens, offloads=offloads)
     if kept is not None and not request.detached:
         kept.after()
     return outcome
@@ -96,26 +100,26 @@ def numbered(name: str, count: int) -> str:
     return f"{name}-{count}.json" if count else f"{name}.json"
 
 
-def _way(whole: Whole) -> tuple[Decision, ...]:
+def _way(controller: RunController) -> tuple[Decision, ...]:
     """How the nodes are reached, if that is not as always."""
-    chosen = whole.transport
+    chosen = controller.transport
     if chosen is None or not chosen.notable:
         return ()
     code = DecisionCode.TRANSPORT_CHOSEN
     return (decision(code, transport=chosen.name, reason=chosen.why),)
 
 
-def _greeted(whole: Whole, opening: Opening) -> list[Session]:
+def _greeted(controller: RunController, opening: Opening) -> list[Session]:
     """The sessions whose agents have greeted. Raises NodeError, Interrupted."""
-    sessions = opening.sessions(whole.interrupts)
-    ask_all([session.hello for session in sessions], sessions, whole.interrupts)
+    sessions = opening.sessions(controller.interrupts)
+    ask_all([session.hello for session in sessions], sessions, controller.interrupts)
     for session in sessions:
-        whole.screen.event(Event(time.time(), "connected", session.host))
+        controller.screen.event(Event(time.time(), "connected", session.host))
     return sessions
 
 
 def _run(
-    whole: Whole,
+    controller: RunController,
     sessions: list[Session],
     inbox: Inbox,
     plan: Plan,
@@ -124,11 +128,11 @@ def _run(
     control: Control,
     offloads: bool,
 ) -> Outcome:
-    request = whole.request
-    screen, interrupts = whole.screen, whole.interrupts
+    request = controller.request
+    screen, interrupts = controller.screen, controller.interrupts
     watch = Watch(screen, record, lambda: screen.unseen or interrupts.count > 1)
     watch.history.offloads = offloads
-    if whole.elastic:
+    if controller.elastic:
         watch.history.least = request.min_nodes or len(plan.nodes)
     if request.detached:
         return detach(
@@ -136,9 +140,9 @@ def _run(
             inbox=inbox,
             watch=watch,
             plan=plan,
-            secrets=whole.secrets,
+            secrets=controller.secrets,
             timeouts=request.timeouts,
             control=control,
         )
-    supervisor = Supervisor(sessions, inbox, watch, whole.interrupts, request.timeouts)
-    return supervisor.run(plan, whole.secrets)
+    supervisor = Supervisor(sessions, inbox, watch, controller.interrupts, request.timeouts)
+    return supervisor.run(plan, controller.secrets)
