@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dslaunch.cluster.nodeset import fold
 from dslaunch.errors import UsageError
-from dslaunch.run.record import Record
+from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.allocation import given as given_nodes
 from dslaunch.slurm.allocation import gpu_indexes, seen_by_steps
@@ -150,7 +150,7 @@ def test_a_list_of_nodes_in_an_output_has_nodes_alone(folded: str) -> None:
 def test_no_output_makes_a_log_outside_of_the_record(tmp_path: Path) -> None:
     output = tmp_path / "job.out"
     output.write_text(f"dslaunch: job 12, start 1 on {tmp_path}/stolen\n0: own words\n")
-    record = Record(tmp_path / "runs" / "run")
+    record = RunDirectory(tmp_path / "runs" / "run")
     stream = Stream.of(str(output), Layout(((1, 1),), direct=False), Watch(Silent(), record))
     while stream.read():
         pass

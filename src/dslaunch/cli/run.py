@@ -256,7 +256,7 @@ class End:
     def _write(self, outcome: Outcome, directory: Path | None) -> None:
         if self.result is None:
             return
-        from dslaunch.run.record import write_private
+        from dslaunch.run.run_directory import write_private
         from dslaunch.slurm.job_files import of_job
 
         run = {"run": directory.name, "directory": str(directory)} if directory else {}

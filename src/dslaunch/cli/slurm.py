@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.select import Selection
     from dslaunch.render.batch import Batch, Origin
     from dslaunch.report.live import JsonScreen, TerminalScreen
-    from dslaunch.run.record import Record
+    from dslaunch.run.run_directory import RunDirectory
     from dslaunch.slurm.client import Client, RefusedError
     from dslaunch.slurm.identity import JobId
     from dslaunch.slurm.job import Submitted
@@ -375,7 +375,7 @@ def listening() -> Client:
 def _follow(
     client: Client,
     made: Submitted,
-    record: Record,
+    record: RunDirectory,
     screen: JsonScreen | TerminalScreen,
     *,
     json: bool,

@@ -15,7 +15,7 @@ from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
 from dslaunch.protocol.queries import JOURNAL
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reach import Reached, answer_of
-from dslaunch.run.record import is_held, read_output
+from dslaunch.run.run_directory import is_held, read_output
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
 

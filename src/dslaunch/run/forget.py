@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dslaunch.errors import DslaunchError
 from dslaunch.run.local import LocalRun
-from dslaunch.run.record import is_held
+from dslaunch.run.run_directory import is_held
 
 
 @dataclass(frozen=True, slots=True)

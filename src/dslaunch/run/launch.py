@@ -25,7 +25,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.opening import PING, Opening
 from dslaunch.run.reasons import Restart
-from dslaunch.run.record import CLUSTER, SUBMISSION, Record, runs_directory
+from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
@@ -128,7 +128,7 @@ class RunController:
         self.request, self.interrupts = request, interrupts
         self.secrets = secrets
         self.run = new_run_id(request.job)
-        self.record: Record | None = None
+        self.record: RunDirectory | None = None
         self.allocation = request.allocation
         self.transport: Choice | None = None
         """How the nodes of this attempt are reached."""
@@ -201,7 +201,7 @@ class RunController:
             self.record.close(outcome.as_dict())
         return outcome, self.record.directory
 
-    def recorded(self, plan: Plan, count: int) -> Record:
+    def recorded(self, plan: Plan, count: int) -> RunDirectory:
         """The run directory, made at the first plan."""
         if self.record is None:
             self.record = open_record(runs_directory(self.request.environ) / self.run)
@@ -245,10 +245,10 @@ def cluster_json(cluster: Cluster) -> str:
     return json.dumps(asdict(cluster), indent=1) + "\n"
 
 
-def open_record(directory: Path) -> Record:
+def open_record(directory: Path) -> RunDirectory:
     """Make the run directory. Raises UsageError where none can be made."""
     try:
-        return Record(directory)
+        return RunDirectory(directory)
     except OSError as error:
         raise UsageError(
             f"the run directory {directory} cannot be made: {error.strerror}",

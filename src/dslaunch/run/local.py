@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from dslaunch.cluster.model import Cluster
 from dslaunch.errors import UsageError
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.record import CLUSTER, RESULT, is_held, runs_directory
+from dslaunch.run.run_directory import CLUSTER, RESULT, is_held, runs_directory
 from dslaunch.run.run_record import RecordError, RunRecord, read_record
 
 LATEST = "latest"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dslaunch.run.launch import RunController
     from dslaunch.run.opening import Opening
     from dslaunch.run.outcome import Outcome
-    from dslaunch.run.record import Record
+    from dslaunch.run.run_directory import RunDirectory
     from dslaunch.run.session import Inbox, Session
 
 
@@ -123,7 +123,7 @@ def _run(
     sessions: list[Session],
     inbox: Inbox,
     plan: Plan,
-    record: Record,
+    record: RunDirectory,
     *,
     control: Control,
     offloads: bool,

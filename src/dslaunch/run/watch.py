@@ -13,7 +13,7 @@ from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.outcome import History, Outcome, judge
 from dslaunch.run.reasons import EndCode, EndReason, Source
-from dslaunch.run.record import Record
+from dslaunch.run.run_directory import RunDirectory
 
 KEPT_LINES = 40
 
@@ -34,7 +34,7 @@ class Watch:
     def __init__(
         self,
         screen: Screen,
-        record: Record | None = None,
+        record: RunDirectory | None = None,
         unseen: Callable[[], bool] = lambda: False,
         task: str = "",
     ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.record import RESULT, write_private
+from dslaunch.run.run_directory import RESULT, write_private
 from dslaunch.run.watch import Watch
 from dslaunch.slurm.aftermath import aftermath, waits_for_accounting
 from dslaunch.slurm.client import Client, gone

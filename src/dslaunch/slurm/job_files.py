@@ -23,7 +23,7 @@ from dslaunch.render.job_verdict import LINES_KEPT, SUFFIX
 from dslaunch.render.supervised import RESULT_SUFFIX
 from dslaunch.run.local import read_outcome
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.record import read_private
+from dslaunch.run.run_directory import read_private
 from dslaunch.slurm.observed import SLURM, Cut, Starts
 from dslaunch.slurm.output import Layout
 from dslaunch.slurm.states import GONE, JobInfo, whole_number

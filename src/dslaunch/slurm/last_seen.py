@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from dslaunch.protocol.values import Count, Sent, Several, parse
-from dslaunch.run.record import read_private, write_private
+from dslaunch.run.run_directory import read_private, write_private
 from dslaunch.slurm.identity import JobId
 
 FILE = "job-seen.json"

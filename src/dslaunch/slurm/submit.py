@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.run.launch import cluster_json, new_run_id, open_record
-from dslaunch.run.record import CLUSTER, Record, runs_directory
+from dslaunch.run.run_directory import CLUSTER, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, JobRecord, RunRecord
 from dslaunch.run.secret import read_secrets
 from dslaunch.slurm.client import Client
@@ -39,7 +39,7 @@ def layout_of(batch: Batch) -> Layout:
 
 def submit(
     client: Client, script: str, batch: Batch, cluster: Cluster, environ: Mapping[str, str]
-) -> tuple[Submitted, Record]:
+) -> tuple[Submitted, RunDirectory]:
     """Submit a script and write down what is needed to find the job again.
 
     Raises RefusedError, UsageError for a missing secret, an output directory that cannot be, or a

@@ -16,7 +16,7 @@ from dslaunch.run import follow
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import read_kept, replay
 from dslaunch.run.reach import Reached
-from dslaunch.run.record import Record
+from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.session import Session
 from dslaunch.run.watch import Watch
 
@@ -35,7 +35,7 @@ class Screen:
 
 
 def recorded(tmp_path: Path) -> Path:
-    record = Record(tmp_path / "run")
+    record = RunDirectory(tmp_path / "run")
     for host, rank, text, when in (
         ("n1", 0, b"a\nfirst ha", 1.0),
         ("n1", 0, b"lf\n", 4.0),

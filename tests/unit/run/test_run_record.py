@@ -13,7 +13,7 @@ from dslaunch.errors import UsageError
 from dslaunch.run.local import local_runs
 from dslaunch.run.outcome import Outcome
 from dslaunch.run.reasons import EndCode, EndReason
-from dslaunch.run.record import Record
+from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.run_record import (
     FILE,
     Fault,
@@ -152,7 +152,7 @@ def test_one_damaged_record_hides_no_other_and_is_named_when_it_is_asked_for(
 def test_the_record_of_a_later_attempt_takes_the_place_of_the_earlier_one(tmp_path: Path) -> None:
     environ = state(tmp_path)
     directory = tmp_path / "runs" / "run"
-    writer = Record(directory)
+    writer = RunDirectory(directory)
     for attempt in range(2):
         writer.write(FILE, SSH.model_copy(update={"attempt": attempt}).to_json())
     (run,) = local_runs(environ).runs

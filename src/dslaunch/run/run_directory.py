@@ -65,7 +65,7 @@ def runs_directory(environ: Mapping[str, str]) -> Path:
     return state / "runs"
 
 
-class Record:
+class RunDirectory:
     """Writes a run's directory. A full disk costs the record, never the run."""
 
     def __init__(self, directory: Path) -> None:
