@@ -20,10 +20,10 @@ from dslaunch.cluster.model import Allocation, Cluster
 from dslaunch.errors import DslaunchError, UsageError
 from dslaunch.launch.job import Job
 from dslaunch.registry import LAUNCHERS
+from dslaunch.run.agent_starter import PING, AgentStarter
 from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.opening import PING, Opening
 from dslaunch.run.reasons import Restart
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
@@ -163,7 +163,7 @@ class RunController:
         nodes = [placement.node for placement in allocation.placements]
         with contextlib.closing(way):
             ping = min(PING, self.request.timeouts.heartbeat / 3)
-            opening = Opening(way, nodes, cluster.ssh.fanout, session, ping)
+            opening = AgentStarter(way, nodes, cluster.ssh.fanout, session, ping)
             with contextlib.closing(opening):
                 opening.head_start(self.interrupts)
                 # while the agents start: it imports as much as all before it

@@ -14,8 +14,8 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node
 from dslaunch.errors import NodeError, NodeFailure
 from dslaunch.protocol.queries import Answers, Questions
+from dslaunch.run.agent_starter import close_all
 from dslaunch.run.boot import Agent
-from dslaunch.run.opening import close_all
 from dslaunch.run.session import INBOX_SIZE, Inbox, LostError, Session
 from dslaunch.transport.pool import connect_all
 

@@ -23,9 +23,9 @@ from dslaunch.run.watch import Watch
 
 if TYPE_CHECKING:
     from dslaunch.launch.plan import Plan
+    from dslaunch.run.agent_starter import AgentStarter
     from dslaunch.run.detach import Control
     from dslaunch.run.launch import RunController
-    from dslaunch.run.opening import Opening
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.run_directory import RunDirectory
     from dslaunch.run.session import Inbox, Session
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = log.Log(__name__)
 
 
-def start(controller: RunController, count: int, opening: Opening, inbox: Inbox) -> Outcome:
+def start(controller: RunController, count: int, opening: AgentStarter, inbox: Inbox) -> Outcome:
     """Start the job and stay to its end; a detached one is only started.
 
     Raises a DslaunchError for whatever prevents the start.
@@ -109,7 +109,7 @@ def _way(controller: RunController) -> tuple[Decision, ...]:
     return (decision(code, transport=chosen.name, reason=chosen.why),)
 
 
-def _greeted(controller: RunController, opening: Opening) -> list[Session]:
+def _greeted(controller: RunController, opening: AgentStarter) -> list[Session]:
     """The sessions whose agents have greeted. Raises NodeError, Interrupted."""
     sessions = opening.sessions(controller.interrupts)
     ask_all([session.hello for session in sessions], sessions, controller.interrupts)

@@ -24,11 +24,11 @@ from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.preflight.check import Question
 from dslaunch.preflight.checks import load, of_tier
 from dslaunch.preflight.conversation import Silent
+from dslaunch.run.agent_starter import close_all
 from dslaunch.run.boot import Agent
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.gate import OWN, AgentConversation, Gate
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.opening import close_all
 from dslaunch.run.session import LostError, Session
 from dslaunch.transport.transports.local import LocalTransport
 

@@ -11,8 +11,8 @@ import pytest
 
 from dslaunch.cluster.model import Node
 from dslaunch.errors import Interrupted, NodeError, NodeFailure
+from dslaunch.run.agent_starter import AgentStarter
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.opening import Opening
 from dslaunch.run.session import Session
 from dslaunch.transport.base import Channel, Connection
 
@@ -79,7 +79,7 @@ class Said:
 
 def test_every_node_begins_as_soon_as_it_is_connected() -> None:
     way, said = Way(slow=("n1",)), Said()
-    opening = Opening(way, NODES, 8, said.session)
+    opening = AgentStarter(way, NODES, 8, said.session)
     for host in ("n2", "n3"):
         opening.begun[host].result(10)
     assert not opening.begun["n1"].done()
@@ -92,7 +92,7 @@ def test_every_node_begins_as_soon_as_it_is_connected() -> None:
 
 def test_a_node_that_waits_for_a_slow_one_hears_of_us() -> None:
     way, said = Way(slow=("n1",)), Said()
-    opening = Opening(way, NODES, 8, said.session, ping=0.01)
+    opening = AgentStarter(way, NODES, 8, said.session, ping=0.01)
     for host in ("n2", "n3"):
         opening.begun[host].result(10)
         assert said.pinged[host].wait(10)
@@ -103,7 +103,7 @@ def test_a_node_that_waits_for_a_slow_one_hears_of_us() -> None:
 
 
 def test_all_nodes_that_cannot_be_reached_are_named_at_once() -> None:
-    opening = Opening(Way(dead=("n1", "n3")), NODES, 2, Said().session)
+    opening = AgentStarter(Way(dead=("n1", "n3")), NODES, 2, Said().session)
     with pytest.raises(NodeError) as refused:
         opening.sessions(Interrupts())
     assert [failure.host for failure in refused.value.failures] == ["n1", "n3"]
@@ -114,7 +114,7 @@ def test_all_nodes_that_cannot_be_reached_are_named_at_once() -> None:
 def test_giving_up_does_not_wait_for_a_node_that_is_still_connecting() -> None:
     way, said = Way(slow=("n1",)), Said()
     # one at a time: the others have not even begun
-    opening, interrupts = Opening(way, NODES, 1, said.session), Interrupts()
+    opening, interrupts = AgentStarter(way, NODES, 1, said.session), Interrupts()
     interrupts.count = 1
     with pytest.raises(Interrupted):
         opening.sessions(interrupts)

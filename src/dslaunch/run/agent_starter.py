@@ -22,7 +22,7 @@ HEAD_START = 0.3
 """Seconds at most: near nodes are connected to by then."""
 
 
-class Opening:
+class AgentStarter:
     """Connects to every node and starts its agent, `fanout` nodes at a time; until it is closed,
     every agent hears that we are there, however long the other nodes take."""
 
