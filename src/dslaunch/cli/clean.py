@@ -79,8 +79,8 @@ def clean_records(age: str, *, json: bool) -> None:
     Raises UsageError if `age` is no span of time, DslaunchError if a record cannot be removed.
     """
     from dslaunch.cli.logs import seconds
-    from dslaunch.run.forget import forget, last_written
     from dslaunch.run.local import local_runs
+    from dslaunch.run.old_records import last_written, remove_record
 
     before = seconds(age, "--runs-older-than")
     assert before is not None
@@ -90,7 +90,7 @@ def clean_records(age: str, *, json: bool) -> None:
     removed = {}
     for recorded in old:
         if recorded.run.run not in kept:
-            forget(recorded)
+            remove_record(recorded)
             removed[recorded.run.run] = recorded.size
     for error in known.unreadable:
         ui.say(f"kept {error.message}")

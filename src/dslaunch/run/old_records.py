@@ -40,7 +40,7 @@ def _measured(run: LocalRun) -> Recorded:
     return Recorded(run, written, sum(status.st_size for file, status in statuses if file))
 
 
-def forget(recorded: Recorded) -> None:
+def remove_record(recorded: Recorded) -> None:
     """Remove a run's directory. Raises DslaunchError if its launcher lives, or it cannot be."""
     directory = recorded.run.directory
     if is_held(directory):
