@@ -101,7 +101,7 @@ class RunRecord(_Recorded):
 _RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
 
 
-class Fault(StrEnum):
+class RecordFault(StrEnum):
     """Why a record cannot be used."""
 
     UNREADABLE = "unreadable"
@@ -110,16 +110,16 @@ class Fault(StrEnum):
 
 
 _FAULTS = {
-    Fault.UNREADABLE: "cannot be read",
-    Fault.DAMAGED: "is damaged",
-    Fault.OTHER_VERSION: "was written by another version of dslaunch",
+    RecordFault.UNREADABLE: "cannot be read",
+    RecordFault.DAMAGED: "is damaged",
+    RecordFault.OTHER_VERSION: "was written by another version of dslaunch",
 }
 
 
 class RecordError(UsageError):
     """The record of a run cannot be used."""
 
-    def __init__(self, path: Path, code: Fault, detail: str) -> None:
+    def __init__(self, path: Path, code: RecordFault, detail: str) -> None:
         self.run, self.code = path.parent.name, code
         super().__init__(
             f"{self.run}: its record {path} {_FAULTS[code]}: {detail}",
@@ -135,19 +135,19 @@ def read_record(directory: Path) -> RunRecord | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RecordError(path, Fault.UNREADABLE, error.strerror or str(error)) from None
+        raise RecordError(path, RecordFault.UNREADABLE, error.strerror or str(error)) from None
     except (ValueError, RecursionError):
-        raise RecordError(path, Fault.DAMAGED, "not JSON") from None
+        raise RecordError(path, RecordFault.DAMAGED, "not JSON") from None
     if not isinstance(data, dict):
-        raise RecordError(path, Fault.DAMAGED, "not an object")
+        raise RecordError(path, RecordFault.DAMAGED, "not an object")
     # the first versions wrote no number, and mostly the same fields
     numbered = "format" in data
     if numbered and data["format"] != FORMAT:
-        raise RecordError(path, Fault.OTHER_VERSION, f"format {str(data['format'])[:40]}")
+        raise RecordError(path, RecordFault.OTHER_VERSION, f"format {str(data['format'])[:40]}")
     try:
         return parse(_RECORD, data)
     except InvalidAnswer as error:
-        code = Fault.DAMAGED if numbered else Fault.OTHER_VERSION
+        code = RecordFault.DAMAGED if numbered else RecordFault.OTHER_VERSION
         raise RecordError(path, code, str(error)) from None
 
 

@@ -16,9 +16,9 @@ from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.run_record import (
     FILE,
-    Fault,
     JobRecord,
     RecordError,
+    RecordFault,
     RunRecord,
     json_schema,
     read_record,
@@ -75,7 +75,7 @@ def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
     assert read_record(tmp_path) is None
 
 
-def fault(directory: Path, text: str) -> Fault:
+def fault(directory: Path, text: str) -> RecordFault:
     """Why a record cannot be used."""
     with pytest.raises(RecordError) as refused:
         read_record(written(directory, text))
@@ -85,7 +85,7 @@ def fault(directory: Path, text: str) -> Fault:
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "[" * 100_000, "\0", '{"format": 1}'])
 def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
-    assert fault(tmp_path, text) is Fault.DAMAGED
+    assert fault(tmp_path, text) is RecordFault.DAMAGED
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 )
 def test_a_record_of_another_format_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
     text = json.dumps({**SSH.as_dict(), **changes})
-    assert fault(tmp_path, text) is Fault.OTHER_VERSION
+    assert fault(tmp_path, text) is RecordFault.OTHER_VERSION
 
 
 @pytest.mark.parametrize("key", ["hosts", "agents", "started", "world_size"])
@@ -103,7 +103,7 @@ def test_a_record_without_a_number_that_lacks_a_field_is_of_another_version(
     tmp_path: Path, key: str
 ) -> None:
     text = json.dumps({name: value for name, value in WITHOUT_NUMBER.items() if name != key})
-    assert fault(tmp_path, text) is Fault.OTHER_VERSION
+    assert fault(tmp_path, text) is RecordFault.OTHER_VERSION
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_a_record_without_a_number_that_lacks_a_field_is_of_another_version(
     ],
 )
 def test_a_field_of_another_kind_is_named(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert fault(tmp_path, json.dumps({**SSH.as_dict(), **changes})) is Fault.DAMAGED
+    assert fault(tmp_path, json.dumps({**SSH.as_dict(), **changes})) is RecordFault.DAMAGED
 
 
 def test_a_record_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(RecordError) as refused:
         read_record(tmp_path)
-    assert refused.value.code is Fault.UNREADABLE
+    assert refused.value.code is RecordFault.UNREADABLE
 
 
 def state(tmp_path: Path, **records: str) -> dict[str, str]:
