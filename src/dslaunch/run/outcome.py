@@ -10,7 +10,7 @@ from dslaunch.run import endings
 from dslaunch.run.endings import Diagnosis, diagnose
 from dslaunch.run.events import Event
 from dslaunch.run.outcome_text import message
-from dslaunch.run.reasons import EndCode, EndReason, Source
+from dslaunch.run.reasons import EndCode, EndReason, RankSource
 
 Status = Literal["ok", "failed", "interrupted"]
 MOST_AWAITED = 4
@@ -57,7 +57,7 @@ class Outcome:
     """`host: pid` of processes that could not be ended."""
     stacks: Mapping[str, Any] = field(default_factory=dict)
     """What every rank was doing when the run was ended for a hang: host -> rank -> stacks."""
-    alike: tuple[Source, ...] = ()
+    alike: tuple[RankSource, ...] = ()
     """Other ranks that failed by themselves, for the same reason."""
     faulty: tuple[str, ...] = ()
     """Nodes that should take no part in a next attempt; see `run.faulty`."""
@@ -112,7 +112,7 @@ class History:
         self.events.append(event)
         self._count(event)
 
-    def still_there(self) -> tuple[Source, ...]:
+    def still_there(self) -> tuple[RankSource, ...]:
         """The ranks that were started and have not exited, by rank."""
         gone = {(e.host, e.rank) for e in self.events if e.kind == "exit"}
         started = {(e.host or "", e.rank) for e in self.events if e.kind == "started"}
@@ -140,7 +140,7 @@ def _own_process_ended(event: Event) -> bool:
     return event.kind == "ending" and event.process is not None
 
 
-def first_cause(events: list[Event], why: Mapping[Source, Diagnosis]) -> Event | None:
+def first_cause(events: list[Event], why: Mapping[RankSource, Diagnosis]) -> Event | None:
     """The first failure by time that is no victim of another; else the first.
 
     A rank's own ending says more than its launcher's, which only passes it on, so the launcher's
@@ -153,7 +153,7 @@ def first_cause(events: list[Event], why: Mapping[Source, Diagnosis]) -> Event |
     return next(iter(culprits or own), None)
 
 
-def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcome:
+def judge(history: History, *, last_lines: Mapping[RankSource, list[str]]) -> Outcome:
     """Say how the run ended."""
     before = [e for e in history.events if _not_our_doing(e, history.stopped_at)]
     # one diagnosis of each rank, however often a node says that it failed
@@ -191,7 +191,7 @@ def judge(history: History, *, last_lines: Mapping[Source, list[str]]) -> Outcom
     )
 
 
-def _source(event: Event) -> Source:
+def _source(event: Event) -> RankSource:
     return event.host or "", event.rank
 
 
@@ -200,7 +200,7 @@ def _diagnosis(event: Event, lines: Sequence[str], *, offloads: bool) -> Diagnos
     return endings.killed_while_offloading(found, event.signal) if offloads else found
 
 
-def _alike(event: Event, cause: Event, why: Mapping[Source, Diagnosis]) -> bool:
+def _alike(event: Event, cause: Event, why: Mapping[RankSource, Diagnosis]) -> bool:
     """Whether a rank failed in the same way as the cause: one cause on many ranks, of which none
     is a consequence of another. Nothing is known of two that exited with 1 and said nothing."""
     if cause.rank is None or cause.kind != "exit":
@@ -213,7 +213,9 @@ def _alike(event: Event, cause: Event, why: Mapping[Source, Diagnosis]) -> bool:
     return mine.what == first.what and bool(mine.what or event.signal)
 
 
-def _behind(cause: Event | None, history: History, why: Mapping[Source, Diagnosis]) -> Event | None:
+def _behind(
+    cause: Event | None, history: History, why: Mapping[RankSource, Diagnosis]
+) -> Event | None:
     """A victim's cause may be a node whose loss was noticed only while the run was ended: its peers
     hear of it by their own connections, and sooner than we do."""
     if cause is None or cause.kind != "exit" or not _why(cause, why).victim:
@@ -235,7 +237,7 @@ def _ended_well(events: list[Event]) -> int:
     return sum(e.kind == "exit" and e.rank is None and e.code == 0 for e in events)
 
 
-def _why(event: Event, why: Mapping[Source, Diagnosis]) -> Diagnosis:
+def _why(event: Event, why: Mapping[RankSource, Diagnosis]) -> Diagnosis:
     return why.get((event.host or "", event.rank), Diagnosis())
 
 
@@ -243,7 +245,7 @@ def _is_victim(event: Event) -> bool:
     return failed(event) and event.kind == "exit" and event.rank is not None
 
 
-def _secondary(event: Event, why: Mapping[Source, Diagnosis]) -> SecondaryFailure:
+def _secondary(event: Event, why: Mapping[RankSource, Diagnosis]) -> SecondaryFailure:
     found = _why(event, why)
     return SecondaryFailure(
         event.host or "", event.rank or 0, event.code, event.signal, found.code, found.what
@@ -251,8 +253,8 @@ def _secondary(event: Event, why: Mapping[Source, Diagnosis]) -> SecondaryFailur
 
 
 def _awaited(
-    found: Diagnosis, history: History, why: Mapping[Source, Diagnosis]
-) -> tuple[Source, ...]:
+    found: Diagnosis, history: History, why: Mapping[RankSource, Diagnosis]
+) -> tuple[RankSource, ...]:
     """Whom a rank waited for in vain: those that had not ended by then and did not wait too."""
     if not found.waited:
         return ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 
-from dslaunch.run.reasons import EndCode, EndReason, Restart, Source
+from dslaunch.run.reasons import EndCode, EndReason, RankSource, Restart
 
 _LIKELY: dict[int, str] = {
     signal.SIGKILL: "likely out of memory: the kernel or the scheduler kills so",
@@ -71,7 +71,7 @@ def restart_text(restart: Restart) -> str:
     return "; ".join((message(restart.after), *changes, last))
 
 
-def source_text(source: Source) -> str:
+def source_text(source: RankSource) -> str:
     """Return the name of a rank, or of the launcher of a node: `rank 3 on n1`, `n1`."""
     host, rank = source
     return host if rank is None else f"rank {rank} on {host}"

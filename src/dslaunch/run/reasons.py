@@ -15,7 +15,7 @@ from dslaunch.launch.replacement import Replacement
 
 OwnProcess = Literal["agent", "guardian"]
 """A process of ours on a node."""
-Source = tuple[str, int | None]
+RankSource = tuple[str, int | None]
 """A host and a rank; no rank: the node's launcher."""
 
 
@@ -69,7 +69,7 @@ class EndReason:
     seconds: float | None = None
     nodes: int | None = None
     """On how many nodes it succeeded."""
-    ranks: tuple[Source, ...] = ()
+    ranks: tuple[RankSource, ...] = ()
     """Those that had not exited, or that a failed rank likely waited for."""
     job: str | None = None
     """What SLURM says of the job (`slurm/verdict_text.py`); its codes are in the outcome's jobs."""

@@ -12,7 +12,7 @@ from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.events import Event, Line
 from dslaunch.run.lines import Lines, printable
 from dslaunch.run.outcome import History, Outcome, judge
-from dslaunch.run.reasons import EndCode, EndReason, Source
+from dslaunch.run.reasons import EndCode, EndReason, RankSource
 from dslaunch.run.run_directory import RunDirectory
 
 KEPT_LINES = 40
@@ -44,8 +44,8 @@ class Watch:
         self.unseen = unseen
         """Whether nobody sees the lines, so that only the last of many are made."""
         self.history = History()
-        self.lines: dict[tuple[Source, int], Lines] = defaultdict(Lines)
-        self.last: dict[Source, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
+        self.lines: dict[tuple[RankSource, int], Lines] = defaultdict(Lines)
+        self.last: dict[RankSource, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self.left: list[str] = []
 
     def happened(self, event: Event) -> None:
@@ -79,7 +79,7 @@ class Watch:
         self.history = History()
         self.last.clear()
 
-    def flush(self, source: Source) -> None:
+    def flush(self, source: RankSource) -> None:
         """Give what is left of a rank's streams when it has ended."""
         for stream in (1, 2):
             for line in self.lines[source, stream].rest():
@@ -95,7 +95,7 @@ class Watch:
         kept = {source: list(lines) for source, lines in self.last.items()}
         return judge(self.history, last_lines=kept)
 
-    def _line(self, source: Source, stream: int, line: bytes, when: float) -> None:
+    def _line(self, source: RankSource, stream: int, line: bytes, when: float) -> None:
         text = printable(line)
         self.last[source].append(text)
         name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
