@@ -43,7 +43,7 @@ from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide
 from dslaunch.run.reach import Reached
 from dslaunch.run.session import LostError, Session
-from dslaunch.run.source import Source
+from dslaunch.run.source import JobFiles
 from dslaunch.run.status import node_runs
 from dslaunch.run.watch import Watch, read_event
 from tests.hostile.mutations import Mutation, mutations, sample
@@ -198,7 +198,7 @@ def test_no_answer_before_a_run_does_more_than_fail_its_node(
     ordered = NODES[::-1] if bad_first else NODES
     allocation = Allocation.of([(node, node.slots) for node in ordered])
     (tmp_path / "train.py").write_text("")
-    source = Source(tmp_path, "work", "train.py", (("train.py", DIGEST),))
+    source = JobFiles(tmp_path, "work", "train.py", (("train.py", DIGEST),))
     inquiry = Inquiry(Cluster("test", ordered), allocation, ("work",), source)
     job = Job("train.py", (), launcher="direct")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dslaunch.preflight.choose import Wanted
     from dslaunch.preflight.facts import Facts
     from dslaunch.preflight.judge import Report
-    from dslaunch.run.source import Source
+    from dslaunch.run.source import JobFiles
 
 Only = Annotated[
     list[str] | None, typer.Option(help="Only these checks: gpu, fs.free. Repeatable.")
@@ -290,7 +290,7 @@ def _same_nodes(scope: Scope, known_good: Facts | None, baseline: Path | None) -
         raise UsageError(f"--baseline {baseline}: holds no answer of these nodes")
 
 
-def _files(source: Source | None) -> tuple[tuple[str, str], ...]:
+def _files(source: JobFiles | None) -> tuple[tuple[str, str], ...]:
     """The job's files with their SHA-256; a script that is not here has none."""
     if source is None:
         return ()

@@ -20,7 +20,7 @@ from dslaunch.run.source import main_files, read_small
 
 if TYPE_CHECKING:
     from dslaunch.launch.job import Job
-    from dslaunch.run.source import Source
+    from dslaunch.run.source import JobFiles
 
 ARGUMENT_FILES = (".yaml", ".yml", ".json")
 """How a file of arguments ends: Hugging Face's HfArgumentParser, LLaMA-Factory, axolotl."""
@@ -40,12 +40,12 @@ class CodeConfigs:
     decisions: tuple[Decision, ...] = ()
 
 
-def configs_in_code(job: Job, cwd: Path, source: Source | None) -> tuple[Named, ...]:
+def configs_in_code(job: Job, cwd: Path, source: JobFiles | None) -> tuple[Named, ...]:
     """Read the job's own modules and files of arguments for configs that they name."""
     return (*_in_modules(job, source), *_in_argument_files(job, cwd))
 
 
-def _in_modules(job: Job, source: Source | None) -> tuple[Named, ...]:
+def _in_modules(job: Job, source: JobFiles | None) -> tuple[Named, ...]:
     if source is None or job.kind == "command":
         return ()
     script = source.script if job.kind == "script" else _module_file(job.program, source)
@@ -56,12 +56,12 @@ def _in_modules(job: Job, source: Source | None) -> tuple[Named, ...]:
     return named_in_code(modules, dict(options(job.args)), environment)
 
 
-def _module_file(name: str, source: Source) -> str | None:
+def _module_file(name: str, source: JobFiles) -> str | None:
     offered = dict(source.digests)
     return next((path for path in main_files(name) if path in offered), None)
 
 
-def _reader(source: Source) -> Callable[[str], str | None]:
+def _reader(source: JobFiles) -> Callable[[str], str | None]:
     offered = dict(source.digests)
 
     def read(path: str) -> str | None:
@@ -99,7 +99,7 @@ def _entries(text: str) -> Iterator[tuple[str, Any]]:
 # ---------------------------------------------------------------- what follows
 
 
-def place_of(named: Named, source: Source | None, workdir: str) -> str | None:
+def place_of(named: Named, source: JobFiles | None, workdir: str) -> str | None:
     """The config's path among the files that are shipped; None: it is none of them."""
     if source is None or named.path is None:
         return None
@@ -114,7 +114,7 @@ def place_of(named: Named, source: Source | None, workdir: str) -> str | None:
     return path if path in dict(source.digests) else None
 
 
-def local_file(named: Named, source: Source | None, cwd: Path, workdir: str) -> Path | None:
+def local_file(named: Named, source: JobFiles | None, cwd: Path, workdir: str) -> Path | None:
     """The config's file on this machine, if it is here."""
     place = place_of(named, source, workdir)
     if source is not None and place is not None:
@@ -128,7 +128,7 @@ def local_file(named: Named, source: Source | None, cwd: Path, workdir: str) -> 
 def fit_configs(
     configs: tuple[Named, ...],
     job: Job,
-    source: Source | None,
+    source: JobFiles | None,
     cwd: Path,
     workdir: str,
     *,

@@ -26,7 +26,7 @@ from dslaunch.protocol import queries
 from dslaunch.protocol.queries import Answers
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import LostError, Session
-from dslaunch.run.source import Source
+from dslaunch.run.source import JobFiles
 
 if TYPE_CHECKING:
     from dslaunch.deepspeed.in_code import Named
@@ -45,7 +45,7 @@ class Inquiry:
     allocation: Allocation
     directories: tuple[str, ...]
     """Directories of which it is asked who shares them; made where they are missing."""
-    source: Source | None
+    source: JobFiles | None
     here: Path | None = None
     """The directory of this machine that stands for the nodes' one with the job's files."""
     configs: tuple[Named, ...] = ()

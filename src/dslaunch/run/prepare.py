@@ -34,7 +34,7 @@ from dslaunch.run.cpu_training import for_accelerate
 from dslaunch.run.evidence import Inquiry, ask_all
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.session import Session
-from dslaunch.run.source import Source, archive, find_source
+from dslaunch.run.source import JobFiles, archive, find_source
 
 SHIP_TIMEOUT = 600.0
 DS_CONFIG = "ds_config.json"
@@ -75,7 +75,7 @@ def config_files(question: Inquiry, cwd: Path) -> tuple[Path, ...]:
 
 
 def _files(
-    configs: tuple[Named, ...], source: Source | None, cwd: Path, workdir: str
+    configs: tuple[Named, ...], source: JobFiles | None, cwd: Path, workdir: str
 ) -> tuple[Path, ...]:
     files = (local_file(each, source, cwd, workdir) for each in configs)
     return tuple(dict.fromkeys(file for file in files if file is not None))
@@ -235,7 +235,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _code_decision(source: Source, shipments: list[Shipment], facts: Facts) -> Decision:
+def _code_decision(source: JobFiles, shipments: list[Shipment], facts: Facts) -> Decision:
     if not shipments:
         files, nodes = counted(len(source.digests), "file"), counted(len(facts.nodes), "node")
         return decision(DecisionCode.CODE_SAME, path=source.remote, files=files, nodes=nodes)
@@ -260,7 +260,7 @@ def _bytes(count: int) -> str:
 
 
 def ship(
-    source: Source | None,
+    source: JobFiles | None,
     shipments: tuple[Shipment, ...],
     sessions: list[Session],
     interrupts: Interrupts,

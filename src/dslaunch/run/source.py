@@ -34,7 +34,7 @@ MOST_BYTES = 200 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class JobFiles:
     """The directory that holds the script, here and on the nodes."""
 
     local: Path
@@ -49,7 +49,7 @@ class Source:
     for a node, or linked there, need not be."""
 
 
-def find_source(job: Job, cwd: Path, workdir: str) -> Source | None:
+def find_source(job: Job, cwd: Path, workdir: str) -> JobFiles | None:
     """Find the directory that the job comes from; None for a program of the nodes' own.
 
     `workdir` is the nodes' working directory, which stands for `cwd` here.
@@ -57,16 +57,18 @@ def find_source(job: Job, cwd: Path, workdir: str) -> Source | None:
     """
     secrets = secret_files(job)
     if job.kind == "module":
-        return Source(cwd, workdir, None, tuple(digests(cwd, secrets)))
+        return JobFiles(cwd, workdir, None, tuple(digests(cwd, secrets)))
     script = cwd / job.program
     command = job.kind == "command"
     if command and not _of_the_job(job.program, cwd):
         return None
     remote = (PurePosixPath(workdir) / job.program).parent
-    source = Source(script.parent, str(remote), script.name, (), same=not command)
+    source = JobFiles(script.parent, str(remote), script.name, (), same=not command)
     if not script.is_file():
         return source
-    return Source(source.local, source.remote, source.script, tuple(digests(source.local, secrets)))
+    return JobFiles(
+        source.local, source.remote, source.script, tuple(digests(source.local, secrets))
+    )
 
 
 def _of_the_job(program: str, cwd: Path) -> bool:
@@ -169,7 +171,7 @@ def ignored(path: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def archive(
-    source: Source, paths: Sequence[str], changed: Mapping[str, str] | None = None
+    source: JobFiles, paths: Sequence[str], changed: Mapping[str, str] | None = None
 ) -> IO[bytes]:
     """A compressed tar archive of some of the files, rewound, in an unnamed temporary file.
 
