@@ -64,7 +64,7 @@ class RunRequest:
     """A signal of ours that is handed to the ranks; None: none."""
 
 
-class Announcer(Protocol):
+class RunView(Protocol):
     """Where a person, or a program, sees a run from its plan to its end."""
 
     def line(self, line: Line) -> None:
@@ -81,7 +81,7 @@ class Announcer(Protocol):
         """What was decided, and where the run is recorded; nothing has started yet."""
 
 
-def run_job(request: RunRequest, show: Callable[[], Announcer]) -> tuple[Outcome, Path]:
+def run_job(request: RunRequest, show: Callable[[], RunView]) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
     `show` gives the screen, the same every time, and is first called while the nodes are on their
@@ -121,7 +121,7 @@ class RunController:
     def __init__(
         self,
         request: RunRequest,
-        show: Callable[[], Announcer],
+        show: Callable[[], RunView],
         interrupts: Interrupts,
         secrets: dict[str, Secret],
     ) -> None:
@@ -142,7 +142,7 @@ class RunController:
         return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
-    def screen(self) -> Announcer:
+    def screen(self) -> RunView:
         """Where it is shown."""
         return self._show()
 
