@@ -15,8 +15,8 @@ from dslaunch.errors import NodeFailure
 from dslaunch.node import shards
 from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import InvalidAnswer
+from dslaunch.run.checkpoint_stores import LocalStore, NodeStore
 from dslaunch.run.checkpoints import Holdings, look
-from dslaunch.run.places import LocalPlace, NodePlace
 from dslaunch.run.reach import Reached
 from dslaunch.run.session import LostError
 from tests.unit.node.test_shards import save
@@ -64,9 +64,9 @@ def _reply(question: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def place(session: Lying) -> NodePlace:
+def place(session: Lying) -> NodeStore:
     """The node as the launcher sees it."""
-    return NodePlace(session)  # type: ignore[arg-type]
+    return NodeStore(session)  # type: ignore[arg-type]
 
 
 def looked(directory: Path, *sessions: Lying) -> Holdings:
@@ -97,10 +97,10 @@ def _described(path: Path) -> Any:
 
 
 @pytest.fixture
-def here() -> Iterator[LocalPlace]:
+def here() -> Iterator[LocalStore]:
     """The user's machine as a place for checkpoints."""
     with ThreadPoolExecutor(4) as pool:
-        yield LocalPlace(pool)
+        yield LocalStore(pool)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from dslaunch.deepspeed.checkpoint import choose
 from dslaunch.errors import DslaunchError, PreflightError
 from dslaunch.node import files, shards
+from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.checkpoints import Holdings, gather
-from dslaunch.run.places import LocalPlace, PlaceError
 from tests.hostile.places import Lying, here, looked, tree, world
 
 __all__ = ["here", "world"]
@@ -44,7 +44,7 @@ def node(tmp_path: Path) -> Path:
     return top.parent
 
 
-def gathered(node: Path, here: LocalPlace, to: Path) -> Holdings:
+def gathered(node: Path, here: LocalStore, to: Path) -> Holdings:
     holdings = looked(node, Lying("node1"))
     chosen = choose(holdings.checkpoints, "step5", "out")
     gather(chosen, holdings, here, str(to), lambda progress: None)
@@ -56,7 +56,7 @@ LINKED = (f"checkpoint-5/{SHARD}", "checkpoint-5/tokenizer.json", "checkpoint-5/
 
 @pytest.mark.parametrize("name", LINKED)
 def test_a_link_to_a_private_file_is_not_copied(
-    node: Path, here: LocalPlace, private: Path, tmp_path: Path, name: str
+    node: Path, here: LocalStore, private: Path, tmp_path: Path, name: str
 ) -> None:
     (node / name).unlink(missing_ok=True)
     (node / name).symlink_to(private)
@@ -67,7 +67,7 @@ def test_a_link_to_a_private_file_is_not_copied(
 
 
 def test_a_link_that_takes_the_place_of_a_file_after_the_survey_is_not_followed(
-    node: Path, here: LocalPlace, private: Path, tmp_path: Path
+    node: Path, here: LocalStore, private: Path, tmp_path: Path
 ) -> None:
     holdings = looked(node, Lying("node1"))
     chosen = choose(holdings.checkpoints, "step5", "out")
@@ -77,19 +77,19 @@ def test_a_link_that_takes_the_place_of_a_file_after_the_survey_is_not_followed(
     os.utime(private, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
     path.unlink()
     path.symlink_to(private)
-    with pytest.raises(PlaceError, match="symbolic link"):
+    with pytest.raises(StoreError, match="symbolic link"):
         gather(chosen, holdings, here, str(tmp_path / "copy"), lambda progress: None)
     assert b"sss" not in b"".join(p.read_bytes() for p in tmp_path.glob("copy/**/*") if p.is_file())
 
 
 def test_a_directory_that_becomes_a_link_after_the_survey_is_not_followed(
-    node: Path, here: LocalPlace, tmp_path: Path
+    node: Path, here: LocalStore, tmp_path: Path
 ) -> None:
     holdings = looked(node, Lying("node1"))
     chosen = choose(holdings.checkpoints, "step5", "out")
     (node / "checkpoint-5/step5").rename(tmp_path / "elsewhere")
     (node / "checkpoint-5/step5").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PlaceError, match="symbolic link"):
+    with pytest.raises(StoreError, match="symbolic link"):
         gather(chosen, holdings, here, str(tmp_path / "copy"), lambda progress: None)
 
 
@@ -101,7 +101,7 @@ def test_links_to_directories_are_not_looked_into(node: Path, tmp_path: Path) ->
 
 
 def test_the_directory_that_the_user_names_may_be_a_link(
-    node: Path, here: LocalPlace, tmp_path: Path
+    node: Path, here: LocalStore, tmp_path: Path
 ) -> None:
     (tmp_path / "named").symlink_to(node)
     (tmp_path / "disk").mkdir()
@@ -111,7 +111,7 @@ def test_the_directory_that_the_user_names_may_be_a_link(
 
 
 @pytest.mark.parametrize("name", ["latest", "step5/x_optim_states.pt", "tokenizer.json"])
-def test_a_pipe_holds_nothing_up(node: Path, here: LocalPlace, tmp_path: Path, name: str) -> None:
+def test_a_pipe_holds_nothing_up(node: Path, here: LocalStore, tmp_path: Path, name: str) -> None:
     path = node / "checkpoint-5" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -150,7 +150,7 @@ def test_a_latest_that_names_no_directory_counts_as_none(node: Path, text: str) 
 )
 def test_a_copy_gives_no_user_more_rights_than_its_source(
     node: Path,
-    here: LocalPlace,
+    here: LocalStore,
     tmp_path: Path,
     mode: int,
     directory: int,
@@ -332,7 +332,7 @@ def test_an_archive_is_not_unpacked_through_a_link_of_another_user(
 
 
 def test_a_name_that_is_not_utf8_is_reported_and_not_left_out(
-    node: Path, here: LocalPlace, tmp_path: Path
+    node: Path, here: LocalStore, tmp_path: Path
 ) -> None:
     (node / "checkpoint-5/step5" / os.fsdecode(b"\xff.bin")).write_text("x")
     with pytest.raises(DslaunchError, match="not UTF-8"):

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from dslaunch.cli.checkpoint import APP
 from dslaunch.errors import DslaunchError, PreflightError
 from dslaunch.node import shards
+from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.checkpoints import look_here
 from dslaunch.run.consolidate import check_names, command, convert_here
-from dslaunch.run.places import LocalPlace
 from tests.hostile.places import a_checkpoint
 
 EVIL = "step5/zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -134,19 +134,19 @@ Maker = Callable[[Path], bytes]
 
 
 @pytest.fixture
-def here() -> Iterator[LocalPlace]:
+def here() -> Iterator[LocalStore]:
     with ThreadPoolExecutor(4) as pool:
-        yield LocalPlace(pool)
+        yield LocalStore(pool)
 
 
-def checked(top: Path, here: LocalPlace) -> None:
+def checked(top: Path, here: LocalStore) -> None:
     holdings = look_here(here, str(top))
     check_names(holdings.checkpoints[0], here, str(top))
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
 def test_a_shard_that_could_run_something_is_refused_and_runs_nothing(
-    tmp_path: Path, here: LocalPlace, maker: Maker
+    tmp_path: Path, here: LocalStore, maker: Maker
 ) -> None:
     marker = tmp_path / "was-here"
     top = a_checkpoint(tmp_path / "top")
@@ -164,7 +164,7 @@ def test_a_shard_that_could_run_something_is_refused_and_runs_nothing(
     "shape", [b"ctorch\nSize\n)R", b"ctorch\nSize\n", b"}", b"](]e", b"(NN\x85t", b"\x8a\1\xff"]
 )
 def test_a_shape_that_is_none_leaves_the_size_unknown(
-    tmp_path: Path, here: LocalPlace, shape: bytes
+    tmp_path: Path, here: LocalStore, shape: bytes
 ) -> None:
     top = a_checkpoint(tmp_path / "top")
     name = next(path for path in top.rglob("*.pt") if path.name.endswith("model_states.pt"))
@@ -174,7 +174,7 @@ def test_a_shape_that_is_none_leaves_the_size_unknown(
     assert found.header.params is None
 
 
-def test_the_refusal_names_the_file_and_the_function(tmp_path: Path, here: LocalPlace) -> None:
+def test_the_refusal_names_the_file_and_the_function(tmp_path: Path, here: LocalStore) -> None:
     top = a_checkpoint(tmp_path / "top")
     (top / EVIL).write_bytes(by_global(tmp_path / "was-here"))
     with pytest.raises(PreflightError) as raised:
@@ -184,7 +184,7 @@ def test_the_refusal_names_the_file_and_the_function(tmp_path: Path, here: Local
 
 
 def test_a_file_that_is_no_shard_of_the_checkpoint_is_looked_into_as_well(
-    tmp_path: Path, here: LocalPlace
+    tmp_path: Path, here: LocalStore
 ) -> None:
     top = a_checkpoint(tmp_path / "top")
     (top / "step5/unknown_optim_states.pt").write_bytes(by_global(tmp_path / "was-here"))
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_shard_of_the_checkpoint_is_looked_into_as_well(
         checked(top, here)
 
 
-def test_a_link_in_place_of_a_shard_is_not_loaded(tmp_path: Path, here: LocalPlace) -> None:
+def test_a_link_in_place_of_a_shard_is_not_loaded(tmp_path: Path, here: LocalStore) -> None:
     top = a_checkpoint(tmp_path / "top")
     (tmp_path / "evil.pt").write_bytes(by_global(tmp_path / "was-here"))
     (top / "step5/x_optim_states.pt").symlink_to(tmp_path / "evil.pt")
@@ -265,7 +265,7 @@ def test_the_converter_imports_nothing_from_the_directory_it_is_called_in(
 
 
 @pytest.mark.torch
-def test_what_torch_saves_is_read_and_allowed(tmp_path: Path, here: LocalPlace) -> None:
+def test_what_torch_saves_is_read_and_allowed(tmp_path: Path, here: LocalStore) -> None:
     import torch
 
     top = a_checkpoint(tmp_path / "top")
@@ -291,7 +291,7 @@ NUMPY = b"\x80\x02cnumpy\ndtype\n"
     ],
 )
 def test_arrays_whose_bytes_would_be_addresses_are_refused(
-    tmp_path: Path, here: LocalPlace, data: bytes
+    tmp_path: Path, here: LocalStore, data: bytes
 ) -> None:
     top = a_checkpoint(tmp_path / "top")
     (top / EVIL).write_bytes(zipped(data))

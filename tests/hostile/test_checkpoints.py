@@ -18,10 +18,10 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Decided, Rendezvous
 from dslaunch.node import shards
 from dslaunch.report.checkpoint import as_data, detail, rows
+from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.checkpoints import gather, read_through, spread
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.places import LocalPlace
 from dslaunch.run.resume import Attempt, Settling
 from tests.hostile.mutations import sample
 from tests.hostile.places import (
@@ -40,7 +40,7 @@ __all__ = ["here", "world"]
 SHARD = "step5/zero_pp_rank_1_mp_rank_00_optim_states.pt"
 
 
-def gathered(world: Path, here: LocalPlace, tamper: Tamper) -> None:
+def gathered(world: Path, here: LocalStore, tamper: Tamper) -> None:
     """Gather what a lying node says that it has."""
     holdings = looked(world / "node", Lying("evil", tamper))
     if holdings.failures:
@@ -80,7 +80,7 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_file_outside_of_its_checkpoint_is_an_invalid_answer(
-    world: Path, here: LocalPlace, path: str
+    world: Path, here: LocalStore, path: str
 ) -> None:
     with pytest.raises(NodeError) as raised:
         gathered(world, here, renamed(path))
@@ -98,7 +98,7 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("field", ["root", "tag"])
 def test_a_checkpoint_cannot_have_a_name_that_is_no_plain_directory(
-    world: Path, here: LocalPlace, field: str, name: str
+    world: Path, here: LocalStore, field: str, name: str
 ) -> None:
     with pytest.raises(NodeError):
         gathered(world, here, changed(**{field: name, "files": []}))
@@ -117,7 +117,7 @@ def test_a_checkpoint_cannot_have_a_name_that_is_no_plain_directory(
 
 
 @pytest.mark.parametrize("tag", ["a\nb", "\x1b]0;owned\x07", "--tag", "../x", "/x", ""])
-def test_what_latest_names_is_a_plain_name(world: Path, here: LocalPlace, tag: str) -> None:
+def test_what_latest_names_is_a_plain_name(world: Path, here: LocalStore, tag: str) -> None:
     def tamper(operation: str, reply: Any) -> Any:
         if operation == "survey":
             reply["value"]["latest"]["."] = tag
@@ -153,7 +153,7 @@ def test_spreading_writes_nothing_outside_on_another_node(world: Path, path: str
     ],
 )
 def test_pieces_that_are_not_what_was_asked_for_never_become_a_file(
-    world: Path, here: LocalPlace, operation: str, field: str | None, value: Any
+    world: Path, here: LocalStore, operation: str, field: str | None, value: Any
 ) -> None:
     def tamper(asked: str, reply: Any) -> Any:
         if asked == operation and field is not None:
@@ -193,7 +193,7 @@ def replies(world: Path, operation: str) -> Any:
     return seen[operation]
 
 
-def completes(world: Path, here: LocalPlace, tamper: Tamper, target: Tamper = honest) -> None:
+def completes(world: Path, here: LocalStore, tamper: Tamper, target: Tamper = honest) -> None:
     """Decide everything about a lying node's checkpoints, and gather one, onto another one that
     lies: it ends with a result or one error, soon."""
     began = time.monotonic()
@@ -216,7 +216,7 @@ def completes(world: Path, here: LocalPlace, tamper: Tamper, target: Tamper = ho
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_changed_answer_of_a_source_ends_in_a_result_or_one_error(
-    world: Path, here: LocalPlace, operation: str
+    world: Path, here: LocalStore, operation: str
 ) -> None:
     for mutation in sample(replies(world, operation), 150, seed=1):
         completes(world, here, tampered_at(operation, mutation.value))
@@ -224,7 +224,7 @@ def test_every_changed_answer_of_a_source_ends_in_a_result_or_one_error(
 
 @pytest.mark.parametrize("operation", [*TARGET_OPERATIONS, "check"])
 def test_every_changed_answer_of_a_target_ends_in_a_result_or_one_error(
-    world: Path, here: LocalPlace, operation: str
+    world: Path, here: LocalStore, operation: str
 ) -> None:
     for mutation in sample(replies(world, operation), 40, seed=2):
         tamper = tampered_at(operation, mutation.value)
@@ -258,7 +258,7 @@ def test_one_node_that_calls_the_directory_a_checkpoint_does_not_hide_the_others
     ],
 )
 def test_numbers_of_a_lying_header_cost_no_time(
-    world: Path, here: LocalPlace, fields: dict[str, Any]
+    world: Path, here: LocalStore, fields: dict[str, Any]
 ) -> None:
     completes(world, here, changed(**fields))
 
@@ -272,7 +272,7 @@ def test_numbers_of_a_lying_header_cost_no_time(
         "layer_999999-model_999999-model_states.pt",
     ],
 )
-def test_numbers_in_names_cost_no_time(world: Path, here: LocalPlace, name: str) -> None:
+def test_numbers_in_names_cost_no_time(world: Path, here: LocalStore, name: str) -> None:
     completes(world, here, renamed(f"step5/{name}"))
 
 

@@ -113,16 +113,16 @@ def test_what_was_gathered_is_spread_to_other_nodes(call: Call, home: Path) -> N
 def test_spread_waits_for_no_node_that_it_does_not_need(
     call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dslaunch.run import places
+    from dslaunch.run import checkpoint_stores
 
     asked: list[list[str]] = []
-    real = places.open_places
+    real = checkpoint_stores.open_places
 
     def recorded(cluster: Cluster, nodes: Sequence[Node]) -> object:
         asked.append([node.host for node in nodes])
         return real(cluster, nodes)
 
-    monkeypatch.setattr(places, "open_places", recorded)
+    monkeypatch.setattr(checkpoint_stores, "open_places", recorded)
     call("gather", "c.yaml", "out", "--to", f"node1:{home}/node1/all")
     call("gather", "c.yaml", "out", "--to", "all")
     call("spread", "c.yaml", "out", "--from", "all", "-i", "node2@node3")

@@ -27,8 +27,8 @@ from dslaunch.errors import PreflightError, UsageError
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.deepspeed.checkpoint import Checkpoint
+    from dslaunch.run.checkpoint_stores import CheckpointStore
     from dslaunch.run.checkpoints import Holdings
-    from dslaunch.run.places import Place
     from dslaunch.run.shards import Progress
 
 APP = typer.Typer(
@@ -246,7 +246,7 @@ class _Form:
     force: bool
     trust: bool
 
-    def check(self, place: Place, directory: str, to: str) -> tuple[Checkpoint, str]:
+    def check(self, place: CheckpointStore, directory: str, to: str) -> tuple[Checkpoint, str]:
         """The checkpoint, and the directory that the converter is given, once all is well."""
         from dslaunch.deepspeed.checkpoint import choose
         from dslaunch.run.checkpoints import look_here, require

@@ -14,8 +14,8 @@ from dslaunch.errors import NodeError, UsageError
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
+    from dslaunch.run.checkpoint_stores import CheckpointStore
     from dslaunch.run.checkpoints import Holdings
-    from dslaunch.run.places import Place
     from dslaunch.run.reach import Reached
 
 
@@ -53,9 +53,9 @@ def all_nodes(
 
     `needed` says which nodes, so that one that is lost and not needed is not waited for.
     """
+    from dslaunch.run.checkpoint_stores import open_places
     from dslaunch.run.checkpoints import look
     from dslaunch.run.follow import nothing_reached
-    from dslaunch.run.places import open_places
 
     cluster, directory = opened(words)
     hosts = [node.host for node in cluster.nodes] if needed is None else needed(cluster)
@@ -67,23 +67,25 @@ def all_nodes(
 
 
 @contextlib.contextmanager
-def one_place(text: str, nodes: Mapping[str, Place]) -> Iterator[tuple[Place, str]]:
+def one_place(
+    text: str, nodes: Mapping[str, CheckpointStore]
+) -> Iterator[tuple[CheckpointStore, str]]:
     """A directory here, or `HOST:DIRECTORY`."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from dslaunch.run.places import LocalPlace
+    from dslaunch.run.checkpoint_stores import LocalStore
 
     host, colon, path = text.partition(":")
     if colon and host in nodes:
         yield nodes[host], path
         return
     with ThreadPoolExecutor(8) as pool:
-        yield LocalPlace(pool), str(Path(text).expanduser().absolute())
+        yield LocalStore(pool), str(Path(text).expanduser().absolute())
 
 
-def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> Place:
+def only(stack: contextlib.ExitStack, cluster: Cluster, host: str) -> CheckpointStore:
     """One node, or NodeError."""
-    from dslaunch.run.places import open_places
+    from dslaunch.run.checkpoint_stores import open_places
 
     places, reached = stack.enter_context(open_places(cluster, [node_named(cluster, host)]))
     if not places:

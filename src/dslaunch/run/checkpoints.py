@@ -15,7 +15,14 @@ from dslaunch.deepspeed.placement import check_world, needed, rank_map, ranks_pl
 from dslaunch.errors import ErrorCode, NodeError, NodeFailure, PlanError, PreflightError, UsageError
 from dslaunch.protocol.checkpoints import Survey
 from dslaunch.protocol.queries import DIRECTORIES, MARK, MARKS, UNMARK
-from dslaunch.run.places import LONG, NodePlace, Place, PlaceError, result, survey
+from dslaunch.run.checkpoint_stores import (
+    LONG,
+    CheckpointStore,
+    NodeStore,
+    StoreError,
+    result,
+    survey,
+)
 from dslaunch.run.reach import Reached, answer_of, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
 
@@ -24,28 +31,28 @@ from dslaunch.run.shards import Progress, Tell, Transfer, copy
 class Holdings:
     """The checkpoints below one directory of some places."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, CheckpointStore]
     paths: Mapping[str, str]
-    """Place -> the directory's absolute path there."""
+    """CheckpointStore -> the directory's absolute path there."""
     checkpoints: list[Checkpoint]
     failures: Mapping[str, NodeFailure]
     """The nodes that did not answer."""
 
 
-def look(places: Sequence[NodePlace], reached: Reached, directory: str) -> Holdings:
+def look(places: Sequence[NodeStore], reached: Reached, directory: str) -> Holdings:
     """Find the checkpoints of the nodes."""
     told, offsets = survey(places, reached, directory)
     return _holdings(places, told, offsets, reached.failures)
 
 
-def look_here(place: Place, directory: str) -> Holdings:
-    """Find the checkpoints of one place, such as a gathered one. Raises PlaceError."""
+def look_here(place: CheckpointStore, directory: str) -> Holdings:
+    """Find the checkpoints of one place, such as a gathered one. Raises StoreError."""
     told = {place.name: result(place.ask("survey", directory), LONG)}
     return _holdings([place], told, {}, {})
 
 
 def _holdings(
-    places: Sequence[Place],
+    places: Sequence[CheckpointStore],
     told: Mapping[str, Survey],
     offsets: Mapping[str, float],
     failures: Mapping[str, NodeFailure],
@@ -120,7 +127,7 @@ def _refuse_left_out(checkpoint: Checkpoint) -> None:
 
 
 def gather(
-    checkpoint: Checkpoint, holdings: Holdings, target: Place, directory: str, tell: Tell
+    checkpoint: Checkpoint, holdings: Holdings, target: CheckpointStore, directory: str, tell: Tell
 ) -> Progress:
     """Bring all of a checkpoint to one place, as if its storage had been shared.
 
@@ -137,7 +144,9 @@ def gather(
     return progress
 
 
-def _transfer(holdings: Holdings, copied: Copy, target: Place, directory: str) -> Transfer:
+def _transfer(
+    holdings: Holdings, copied: Copy, target: CheckpointStore, directory: str
+) -> Transfer:
     return Transfer(
         source=holdings.places[copied.host],
         source_directory=holdings.paths[copied.host],
@@ -191,7 +200,7 @@ def spread(
 
 
 def write_latest(
-    checkpoint: Checkpoint, places: Mapping[str, Place], paths: Mapping[str, str]
+    checkpoint: Checkpoint, places: Mapping[str, CheckpointStore], paths: Mapping[str, str]
 ) -> None:
     """Have `latest` name this checkpoint's tag at all these places."""
     name = posixpath.normpath(posixpath.join(checkpoint.root, "latest"))
@@ -204,7 +213,7 @@ def write_latest(
 
 
 def write_ranks(
-    ranks: Mapping[str, object], places: Mapping[str, Place], paths: Mapping[str, str]
+    ranks: Mapping[str, object], places: Mapping[str, CheckpointStore], paths: Mapping[str, str]
 ) -> None:
     """Leave the rank map beside the checkpoints."""
     text = json.dumps(ranks) + "\n"
@@ -269,7 +278,7 @@ def check_apart(reached: Reached, directory: str) -> None:
         made = answers[DIRECTORIES][directory]
         error = made.error or answers[MARK][directory]
         if error:
-            raise PlaceError(f"{host}: {made.path}: {error}")
+            raise StoreError(f"{host}: {made.path}: {error}")
     seen = ask(reached, {MARKS: {"paths": [directory], "names": list(names.values())}})
     for host, session in reached.sessions.items():
         session.ask({UNMARK: {"paths": [directory], "name": names[host]}})

@@ -21,7 +21,7 @@ from dslaunch.errors import DslaunchError, ErrorCode, PreflightError, ToolMissin
 from dslaunch.launch.command import Command, Word, activated, at_home
 from dslaunch.launch.interpreter import interpreter
 from dslaunch.protocol.checkpoints import Names, Room
-from dslaunch.run.places import LONG, Place, result
+from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, result
 from dslaunch.run.shards import SPARE, in_words
 
 QUIET = ("-W", "ignore::RuntimeWarning:runpy")
@@ -45,7 +45,7 @@ def memory_needed(checkpoint: Checkpoint) -> int | None:
     return None if params is None else round(COPIES * FP32 * params) + ALWAYS
 
 
-def check_room(checkpoint: Checkpoint, place: Place, output: str) -> None:
+def check_room(checkpoint: Checkpoint, place: CheckpointStore, output: str) -> None:
     """Raise PreflightError if memory or disk are too small for the conversion."""
     room: Room = result(place.ask("room", output))
     need, params = memory_needed(checkpoint), checkpoint.header.params
@@ -65,7 +65,7 @@ def check_room(checkpoint: Checkpoint, place: Place, output: str) -> None:
         )
 
 
-def check_names(checkpoint: Checkpoint, place: Place, directory: str) -> None:
+def check_names(checkpoint: Checkpoint, place: CheckpointStore, directory: str) -> None:
     """Raise PreflightError for files that would call what they name when they are loaded.
 
     The converter loads every file of the checkpoint's directory that is named as a shard, also

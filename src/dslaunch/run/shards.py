@@ -17,7 +17,7 @@ from typing import Any
 
 from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.protocol.checkpoints import Begun, Piece, Room
-from dslaunch.run.places import LONG, Place, PlaceError, result
+from dslaunch.run.checkpoint_stores import LONG, CheckpointStore, StoreError, result
 
 PIECE = 1 << 20
 AHEAD = 4
@@ -33,9 +33,9 @@ SPARE = 64 << 20
 class Transfer:
     """One file that is to be at another place."""
 
-    source: Place
+    source: CheckpointStore
     source_directory: str
-    target: Place
+    target: CheckpointStore
     target_directory: str
     path: str
     """The file, relative to both directories."""
@@ -89,7 +89,7 @@ Tell = Callable[[Progress], None]
 def copy(transfers: Sequence[Transfer], tell: Tell = lambda progress: None) -> Progress:
     """Copy all files; `tell` is called with each piece, from this thread.
 
-    Raises PreflightError, before anything is copied, if a disk is too small; PlaceError or
+    Raises PreflightError, before anything is copied, if a disk is too small; StoreError or
     NodeError for the first file that cannot be copied. What was copied until then is of use to
     the next try.
     """
@@ -171,12 +171,12 @@ class _Work:
             piece: Piece = result(future)
             where = f"{transfer.source.name}: {transfer.path}"
             if (piece.size, piece.mtime) != (transfer.size, transfer.mtime):
-                raise PlaceError(
+                raise StoreError(
                     f"{where} changed while it was copied", hint="wait until it is saved, try again"
                 )
             after = min(at + PIECE, transfer.size)
             if _decoded_size(piece.data) != after - at:
-                raise PlaceError(f"{where}: the piece at byte {at} has another size than asked for")
+                raise StoreError(f"{where}: the piece at byte {at} has another size than asked for")
             if (following := next(offsets, None)) is not None:
                 coming.append((following, self._read(transfer, following)))
             self._write(transfer, at, after, piece.data)
@@ -184,7 +184,7 @@ class _Work:
     def _write(self, transfer: Transfer, offset: int, after: int, data: str) -> None:
         piece = {"offset": offset, "data": data, "key": transfer.key}
         if result(transfer.at_target("write", **piece)) != after:
-            raise PlaceError(f"{transfer.target.name}: {transfer.path}: a piece came short")
+            raise StoreError(f"{transfer.target.name}: {transfer.path}: a piece came short")
         self._count(after - offset)
 
     def _read(self, transfer: Transfer, offset: int) -> Future[Piece]:

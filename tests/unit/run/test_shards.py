@@ -12,14 +12,14 @@ import pytest
 
 from dslaunch.errors import ErrorCode, PreflightError
 from dslaunch.run import shards
-from dslaunch.run.places import LocalPlace, PlaceError
+from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.shards import Transfer, copy, in_words
 
 
 @pytest.fixture
-def place() -> Iterator[LocalPlace]:
+def place() -> Iterator[LocalStore]:
     with ThreadPoolExecutor(4) as pool:
-        yield LocalPlace(pool)
+        yield LocalStore(pool)
 
 
 def transfers(source: Path, target: Path, place: Any, onto: Any = None) -> list[Transfer]:
@@ -51,7 +51,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_all_files_arrive_with_their_times(source: Path, tmp_path: Path, place: LocalPlace) -> None:
+def test_all_files_arrive_with_their_times(source: Path, tmp_path: Path, place: LocalStore) -> None:
     progress = copy(transfers(source, tmp_path / "t", place))
     assert (progress.files_done, progress.done, progress.there) == (5, 15_000, 0)
     for path in source.iterdir():
@@ -61,7 +61,7 @@ def test_all_files_arrive_with_their_times(source: Path, tmp_path: Path, place: 
     assert copy(transfers(source, tmp_path / "t", place)).there == 5
 
 
-class Failing(LocalPlace):
+class Failing(LocalStore):
     """A place whose disk fails after some pieces."""
 
     def __init__(self, pool: ThreadPoolExecutor, pieces: int) -> None:
@@ -73,17 +73,17 @@ class Failing(LocalPlace):
             self.pieces -= 1
             if self.pieces < 0:
                 broken: Future[Any] = Future()
-                broken.set_exception(PlaceError(f"{path}: input/output error"))
+                broken.set_exception(StoreError(f"{path}: input/output error"))
                 return broken
         return super().ask(operation, path, **more)
 
 
 def test_a_second_try_goes_on_where_the_first_broke(
-    source: Path, tmp_path: Path, place: LocalPlace
+    source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
     with (
         ThreadPoolExecutor(2) as pool,
-        pytest.raises(PlaceError, match="input/output error"),
+        pytest.raises(StoreError, match="input/output error"),
     ):
         copy(transfers(source, tmp_path / "t", place, Failing(pool, 8)))
     progress = copy(transfers(source, tmp_path / "t", place))
@@ -94,17 +94,17 @@ def test_a_second_try_goes_on_where_the_first_broke(
 
 
 def test_a_file_that_is_saved_anew_meanwhile_is_not_mixed(
-    source: Path, tmp_path: Path, place: LocalPlace
+    source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
     wanted = transfers(source, tmp_path / "t", place)
     (source / "f4").write_bytes(bytes(6000))
-    with pytest.raises(PlaceError, match="f4 changed while it was copied"):
+    with pytest.raises(StoreError, match="f4 changed while it was copied"):
         copy(wanted)
     assert not (tmp_path / "t" / "f4").exists()
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
-    source: Path, tmp_path: Path, place: LocalPlace, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, place: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "SPARE", 1 << 62)
     with pytest.raises(PreflightError, match=r"15\.0 kB") as caught:

@@ -29,11 +29,11 @@ BEAT = 4.0
 """Seconds between signs of life; an agent that hears none for 15 hangs up."""
 
 
-class PlaceError(DslaunchError):
+class StoreError(DslaunchError):
     """A place could not do what it was asked; names it and the file."""
 
 
-class Place(Protocol):
+class CheckpointStore(Protocol):
     """Does what `node/shards.py` offers. Every answer is of the type that `answer_type` gives."""
 
     name: str
@@ -43,7 +43,7 @@ class Place(Protocol):
         there; the future raises whatever went wrong."""
 
 
-class NodePlace:
+class NodeStore:
     """A node, through its agent."""
 
     def __init__(self, session: Session) -> None:
@@ -66,14 +66,14 @@ class NodePlace:
             if why is None:
                 answer.set_result(answers[asked])
             else:
-                answer.set_exception(PlaceError(f"{self.name}: {where}: {why}"))
+                answer.set_exception(StoreError(f"{self.name}: {where}: {why}"))
 
         question = {"do": operation, "path": path, **more}
         self._session.ask({asked: question}).add_done_callback(told)
         return answer
 
 
-class LocalPlace:
+class LocalStore:
     """This machine. The files on it may have come from nodes."""
 
     name = HERE
@@ -94,17 +94,17 @@ class LocalPlace:
             return parse(answer_type(question["do"]), json.loads(json.dumps(answer)))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise PlaceError(f"{where}: {why}") from None
+            raise StoreError(f"{where}: {why}") from None
 
 
 def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
-    """What a place said. Raises PlaceError, and NodeError when the node is gone or silent."""
+    """What a place said. Raises StoreError, and NodeError when the node is gone or silent."""
     try:
         return future.result(timeout)
     except LostError as error:
         raise NodeError((error.failure,)) from None
     except TimeoutError:
-        raise PlaceError(
+        raise StoreError(
             f"no answer within {timeout:.0f} s", hint="look for a hung file system there"
         ) from None
 
@@ -112,7 +112,7 @@ def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
 @contextlib.contextmanager
 def open_places(
     cluster: Cluster, nodes: Sequence[Node]
-) -> Iterator[tuple[list[NodePlace], Reached]]:
+) -> Iterator[tuple[list[NodeStore], Reached]]:
     """The nodes that answer, and why the others do not; kept alive however long it lasts."""
     over = threading.Event()
 
@@ -125,14 +125,14 @@ def open_places(
         thread = threading.Thread(target=beat, args=(reached,), daemon=True)
         thread.start()
         try:
-            yield [NodePlace(session) for session in reached.sessions.values()], reached
+            yield [NodeStore(session) for session in reached.sessions.values()], reached
         finally:
             over.set()
             thread.join()
 
 
 def survey(
-    places: Sequence[NodePlace], reached: Reached, directory: str
+    places: Sequence[NodeStore], reached: Reached, directory: str
 ) -> tuple[dict[str, Survey], dict[str, float]]:
     """What every place says of the checkpoints below a directory, and how far its clock is ahead.
 
@@ -147,6 +147,6 @@ def survey(
             told[host] = result(future, 0)
         except NodeError as error:
             reached.failures[host] = error.failures[0]
-        except PlaceError as error:
+        except StoreError as error:
             reached.failures[host] = NodeFailure(host, "protocol", error.message, error.hint)
     return told, {host: session.offset for host, session in reached.sessions.items()}
