@@ -69,13 +69,13 @@ def by_steps(client: Client, cluster: Cluster) -> Cluster:
 class Step:
     """A step that asks several nodes of one component at once."""
 
-    place: srun.Place
+    place: srun.StepPlace
     hosts: tuple[str, ...]
     gpus: int | None
     """How many to request on each of them; None: unknown, or none."""
 
 
-def _steps(places: Mapping[str, srun.Place], cluster: Cluster) -> Iterator[Step]:
+def _steps(places: Mapping[str, srun.StepPlace], cluster: Cluster) -> Iterator[Step]:
     """One step per component; one per node in a component whose nodes have unequal GPUs, which no
     step of several nodes can request."""
     counts = {node.host: node.step_gpus for node in cluster.nodes}

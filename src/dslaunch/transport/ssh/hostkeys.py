@@ -11,7 +11,7 @@ from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.transport.classify import Scene, Symptom, failure
 from dslaunch.transport.ssh import known_hosts, trust
 from dslaunch.transport.ssh.gather import KINDS, Gatherer
-from dslaunch.transport.ssh.trust import Host, Place, PublicKey
+from dslaunch.transport.ssh.trust import Host, PublicKey, ServerId
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Ssh
@@ -81,7 +81,7 @@ def _examined(
     return Presented(host, "failed", keys, failure(scene, Symptom(kind, said, key=shown)))
 
 
-def reachable(hosts: Iterable[Host], verified: set[Place]) -> list[Host]:
+def reachable(hosts: Iterable[Host], verified: set[ServerId]) -> list[Host]:
     """Return the hosts whose jump hosts are all verified."""
     return [host for host in hosts if verified.issuperset(host.before)]
 

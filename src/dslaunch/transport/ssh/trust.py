@@ -18,7 +18,7 @@ from dslaunch.transport.ssh.known_hosts import fingerprint, type_name
 from dslaunch.transport.ssh.patterns import matches_any
 from dslaunch.transport.ssh.route import Client, Hop, RouteError, is_on, route
 
-Place = tuple[str, str, int]
+ServerId = tuple[str, str, int]
 """The name in known_hosts files, what is dialed, the port: what makes two hosts the same."""
 SALT = 20
 """Bytes of the salt of a hashed name, as OpenSSH draws them (hostfile.c, `host_hash`)."""
@@ -36,13 +36,13 @@ class Host:
     hop: Hop
     node: Node
     """The first node that is it, or is behind it."""
-    before: tuple[Place, ...]
+    before: tuple[ServerId, ...]
     """The jump hosts on the way."""
     names: tuple[str, ...]
     """What it is called in the cluster file and in the SSH configuration."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ServerId:
         """What tells it from other servers."""
         return place_of(self.hop)
 
@@ -82,7 +82,7 @@ class Listed:
         return any(matches_any(name, self.names) for name in lower)
 
 
-def place_of(hop: Hop) -> Place:
+def place_of(hop: Hop) -> ServerId:
     """Return what tells a server from others."""
     return str(hop.known_as), hop.host, hop.port
 
@@ -90,7 +90,7 @@ def place_of(hop: Hop) -> Place:
 def hosts_of(client: Client, nodes: Sequence[Node]) -> tuple[tuple[Host, ...], dict[str, str]]:
     """Return every server on the ways to the nodes, each once and jump hosts first; and by node
     why a way cannot be resolved."""
-    found: dict[Place, Host] = {}
+    found: dict[ServerId, Host] = {}
     wrong: dict[str, str] = {}
     for node in nodes:
         try:

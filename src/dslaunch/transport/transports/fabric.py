@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node, Ssh
 
 KEEPALIVE = 15
-Place = tuple[str, str, int]
+JumpHost = tuple[str, str, int]
 """The user, the host and the port of a jump host."""
 
 
@@ -123,7 +123,7 @@ class FabricTransport:
         self._ssh = ssh
         self._client = client_of(ssh)
         self._known = KnownHosts()
-        self._jumps: dict[tuple[Place, ...], fabric.Connection] = {}
+        self._jumps: dict[tuple[JumpHost, ...], fabric.Connection] = {}
         self._lingering = LingeringSockets()
         self._jumping = threading.Lock()
         self._making = threading.Lock()
@@ -162,7 +162,7 @@ class FabricTransport:
     def _gateway(self, jumps: Sequence[Hop]) -> fabric.Connection | None:
         """Return the connection to the last jump host. Raises _HopError."""
         gateway: fabric.Connection | None = None
-        way: tuple[Place, ...] = ()
+        way: tuple[JumpHost, ...] = ()
         with self._jumping:
             for hop in jumps:  # each is reached through the one before
                 way = (*way, (hop.user, hop.host, hop.port))

@@ -55,7 +55,7 @@ CPUs there is nothing to leave out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepPlace:
     """Where in the allocation a node is."""
 
     job: str
@@ -63,7 +63,7 @@ class Place:
     """The component of a heterogeneous job."""
 
 
-def command(place: Place, hosts: str, count: int, gpus: int | None = None) -> list[str]:
+def command(place: StepPlace, hosts: str, count: int, gpus: int | None = None) -> list[str]:
     """srun's words for one task on each of `count` nodes; a program is to follow.
 
     `gpus`: how many the job has on each of them. Left to itself a step gets what the job requested,
@@ -88,12 +88,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def places(environ: Mapping[str, str]) -> dict[str, Place]:
+def places(environ: Mapping[str, str]) -> dict[str, StepPlace]:
     """The nodes of the allocation that we are in, in SLURM's order. Raises UsageError."""
     job = environ.get("SLURM_JOB_ID", "")
     size = environ.get("SLURM_HET_SIZE", "")
     groups: list[str | None] = [str(i) for i in range(int(size))] if size.isdecimal() else [None]
-    found: dict[str, Place] = {}
+    found: dict[str, StepPlace] = {}
     for group in groups:
         ending = "" if group is None else f"_HET_GROUP_{group}"
         folded = environ.get(f"SLURM_JOB_NODELIST{ending}", "")
@@ -103,7 +103,7 @@ def places(environ: Mapping[str, str]) -> dict[str, Place]:
                 "this is no allocation of SLURM",
                 hint="call it inside salloc or a job",
             )
-        found |= dict.fromkeys(expand(folded), Place(job, group))
+        found |= dict.fromkeys(expand(folded), StepPlace(job, group))
     return found
 
 
