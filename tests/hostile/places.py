@@ -17,7 +17,7 @@ from dslaunch.protocol.queries import Answers, Questions, parse_answers
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.run.checkpoint_stores import LocalStore, NodeStore
 from dslaunch.run.checkpoints import Holdings, look
-from dslaunch.run.reach import Reached
+from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.session import LostError
 from tests.unit.node.test_shards import save
 
@@ -71,7 +71,7 @@ def place(session: Lying) -> NodeStore:
 
 def looked(directory: Path, *sessions: Lying) -> Holdings:
     """What these nodes have in a directory, by their own words."""
-    reached = Reached({session.host: session for session in sessions})  # type: ignore[arg-type]
+    reached = ReachedNodes({session.host: session for session in sessions})  # type: ignore[arg-type]
     return look([place(session) for session in sessions], reached, str(directory))
 
 

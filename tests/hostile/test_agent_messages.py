@@ -41,7 +41,7 @@ from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.prepare import decide
-from dslaunch.run.reach import Reached
+from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.session import LostError, Session
 from dslaunch.run.source import JobFiles
 from dslaunch.run.status import node_runs
@@ -251,7 +251,7 @@ def test_no_message_does_more_than_fail_its_node(event: dict[str, Any], variants
 def test_no_record_of_a_run_does_more_than_fail_its_node(variants: int) -> None:
     def look(changed: Mutation) -> None:
         sessions = {s.host: s for s in sessions_of(("runs", changed), bad_first=False)}
-        reached = Reached(sessions)
+        reached = ReachedNodes(sessions)
         statuses = node_runs(reached)
         assert set(reached.failures) <= {"bad"}
         # whatever the other says, the honest node's run is there, with the honest node
@@ -284,7 +284,7 @@ def test_no_kept_output_does_more_than_fail_its_node(variants: int) -> None:
     def read(changed: Mutation) -> None:
         session = cast(Session, Scripted("bad", ("journal", changed)))
         terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
-        read_kept(Reached({"bad": session}), "r", Watch(terminal))
+        read_kept(ReachedNodes({"bad": session}), "r", Watch(terminal))
 
     honest = honest_answer("journal", {})
     for changed in sample(honest, variants):
@@ -297,7 +297,7 @@ def test_kept_output_that_never_ends_is_left(size: int) -> None:
     told = {"value": {"data": base64.b64encode(beat).decode(), "size": size}}
     session = cast(Session, Scripted("bad", ("journal", Mutation("endless", told))))
     terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
-    within_time(lambda: read_kept(Reached({"bad": session}), "r", Watch(terminal)))
+    within_time(lambda: read_kept(ReachedNodes({"bad": session}), "r", Watch(terminal)))
 
 
 def test_no_stack_does_more_than_fail_its_node(variants: int) -> None:

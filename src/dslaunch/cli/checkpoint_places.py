@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster, Node
     from dslaunch.run.checkpoint_stores import CheckpointStore
     from dslaunch.run.checkpoints import Holdings
-    from dslaunch.run.reach import Reached
+    from dslaunch.run.reach import ReachedNodes
 
 
 def split(words: list[str] | None) -> tuple[Path | None, str | None]:
@@ -48,7 +48,7 @@ def on_nodes(cluster: Cluster, directory: str | None) -> str:
 @contextlib.contextmanager
 def all_nodes(
     words: list[str] | None, needed: Callable[[Cluster], Container[str]] | None = None
-) -> Iterator[tuple[Cluster, str, Holdings, Reached]]:
+) -> Iterator[tuple[Cluster, str, Holdings, ReachedNodes]]:
     """The cluster, the directory, what its nodes have there, and the connections to them.
 
     `needed` says which nodes, so that one that is lost and not needed is not waited for.

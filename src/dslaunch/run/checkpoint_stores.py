@@ -16,7 +16,7 @@ from dslaunch.node import shards
 from dslaunch.protocol.checkpoints import Survey, answer_type, query
 from dslaunch.protocol.queries import Answers
 from dslaunch.protocol.values import parse
-from dslaunch.run.reach import Reached, reach
+from dslaunch.run.reach import ReachedNodes, reach
 from dslaunch.run.session import LostError, Session
 
 HERE = "here"
@@ -112,11 +112,11 @@ def result(future: Future[Any], timeout: float = PATIENCE) -> Any:
 @contextlib.contextmanager
 def open_places(
     cluster: Cluster, nodes: Sequence[Node]
-) -> Iterator[tuple[list[NodeStore], Reached]]:
+) -> Iterator[tuple[list[NodeStore], ReachedNodes]]:
     """The nodes that answer, and why the others do not; kept alive however long it lasts."""
     over = threading.Event()
 
-    def beat(reached: Reached) -> None:
+    def beat(reached: ReachedNodes) -> None:
         while not over.wait(BEAT):
             for session in reached.sessions.values():
                 session.ping()
@@ -132,7 +132,7 @@ def open_places(
 
 
 def survey(
-    places: Sequence[NodeStore], reached: Reached, directory: str
+    places: Sequence[NodeStore], reached: ReachedNodes, directory: str
 ) -> tuple[dict[str, Survey], dict[str, float]]:
     """What every place says of the checkpoints below a directory, and how far its clock is ahead.
 

@@ -23,7 +23,7 @@ from dslaunch.run.checkpoint_stores import (
     result,
     survey,
 )
-from dslaunch.run.reach import Reached, answer_of, ask
+from dslaunch.run.reach import ReachedNodes, answer_of, ask
 from dslaunch.run.shards import Progress, Tell, Transfer, copy
 
 
@@ -39,7 +39,7 @@ class Holdings:
     """The nodes that did not answer."""
 
 
-def look(places: Sequence[NodeStore], reached: Reached, directory: str) -> Holdings:
+def look(places: Sequence[NodeStore], reached: ReachedNodes, directory: str) -> Holdings:
     """Find the checkpoints of the nodes."""
     told, offsets = survey(places, reached, directory)
     return _holdings(places, told, offsets, reached.failures)
@@ -268,7 +268,7 @@ def own_files(checkpoint: Checkpoint, host: str) -> list[str]:
     return [path for path in (*mine, *latest) if path.startswith(inside)]
 
 
-def check_apart(reached: Reached, directory: str) -> None:
+def check_apart(reached: ReachedNodes, directory: str) -> None:
     """Raise PlanError if some nodes share the directory: each would write its own part of it."""
     unique = f".dslaunch-{secrets.token_hex(8)}"
     names = {host: f"{unique}-{number}" for number, host in enumerate(reached.sessions)}

@@ -14,7 +14,7 @@ from dslaunch.node import frames
 from dslaunch.protocol.messages import Incoming, NodeEvent, ProtocolError
 from dslaunch.protocol.queries import JOURNAL
 from dslaunch.run.outcome import Outcome
-from dslaunch.run.reach import Reached, answer_of
+from dslaunch.run.reach import ReachedNodes, answer_of
 from dslaunch.run.run_directory import is_held, read_output
 from dslaunch.run.session import Arrival, Lost, Session
 from dslaunch.run.watch import Watch, read_event
@@ -31,7 +31,7 @@ QUIET = 0.5
 class Follower:
     """Takes what the nodes of a run say, without holding it."""
 
-    def __init__(self, reached: Reached, watch: Watch) -> None:
+    def __init__(self, reached: ReachedNodes, watch: Watch) -> None:
         self.reached, self.watch = reached, watch
         self.open = set(reached.sessions)
         self.lost: dict[str, str] = {}
@@ -78,7 +78,7 @@ class Follower:
 
 
 def read_kept(
-    reached: Reached, run: str, watch: Watch, *, until: Callable[[], bool] = lambda: False
+    reached: ReachedNodes, run: str, watch: Watch, *, until: Callable[[], bool] = lambda: False
 ) -> None:
     """Read what a run has kept on nodes where its agent has left, in the order of time, or so much
     of it that `until` says that it is enough.
@@ -129,7 +129,7 @@ def replay(directory: Path, watch: Watch, *, follow: bool) -> None:
     watch.flush_all()
 
 
-def nothing_reached(reached: Reached, run: str) -> DslaunchError:
+def nothing_reached(reached: ReachedNodes, run: str) -> DslaunchError:
     """Why nobody could be spoken to about a run."""
     gone = all(failure.kind == "no-agent" for failure in reached.failures.values())
     if gone:

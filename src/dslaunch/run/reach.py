@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
-class Reached:
+class ReachedNodes:
     """The nodes that answered, and why the others did not. In the order of the nodes."""
 
     sessions: dict[str, Session] = field(default_factory=dict)
@@ -33,9 +33,11 @@ class Reached:
 
 
 @contextlib.contextmanager
-def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> Iterator[Reached]:
+def reach(
+    cluster: Cluster, nodes: Sequence[Node], run: str | None = None
+) -> Iterator[ReachedNodes]:
     """Connect to the agents of a run, or without one to agents that only answer questions."""
-    reached = Reached()
+    reached = ReachedNodes()
     # who has which ranks is not known yet: a run has at most a rank for each slot
     ranks = range(sum(len(node.slots) for node in cluster.nodes))
     with contextlib.ExitStack() as stack:
@@ -57,7 +59,7 @@ def reach(cluster: Cluster, nodes: Sequence[Node], run: str | None = None) -> It
         yield reached
 
 
-def _sort_out(reached: Reached) -> None:
+def _sort_out(reached: ReachedNodes) -> None:
     """Wait for the greetings; whoever does not greet is a failure."""
     wait([session.hello for session in reached.sessions.values()], ANSWER_TIMEOUT)
     for host, session in list(reached.sessions.items()):
@@ -71,7 +73,7 @@ def _sort_out(reached: Reached) -> None:
             reached.failures[host] = why
 
 
-def ask(reached: Reached, questions: Questions | None = None) -> dict[str, Answers]:
+def ask(reached: ReachedNodes, questions: Questions | None = None) -> dict[str, Answers]:
     """Ask every node that was reached, and measure its clock; those that do not answer, or
     answer what is invalid, become failures."""
     clocks = [session.measure_clock() for session in reached.sessions.values()]

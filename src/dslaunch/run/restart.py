@@ -10,7 +10,7 @@ from dslaunch.cluster.model import Allocation, Node
 from dslaunch.launch.replacement import Replacement, enough_without, without
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.faulty import faulty_nodes
-from dslaunch.run.reach import Reached, reach
+from dslaunch.run.reach import ReachedNodes, reach
 
 if TYPE_CHECKING:
     from dslaunch.run.launch import RunController
@@ -56,7 +56,7 @@ def unfit(controller: RunController, nodes: list[Node], count: int) -> set[str]:
         return bad | set(end_all(reached, 0))
 
 
-def end_all(reached: Reached, grace: float, by: str | None = None) -> list[str]:
+def end_all(reached: ReachedNodes, grace: float, by: str | None = None) -> list[str]:
     """End the run on all nodes that were reached; give those that did not confirm it."""
     waiting = set(reached.sessions)
     for session in reached.sessions.values():

@@ -10,7 +10,7 @@ from dslaunch.run.follow import Follower, nothing_reached, read_kept, replay
 from dslaunch.run.handle import Attached, Gathered, Stopped, Tell
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.local import LocalRun
-from dslaunch.run.reach import Reached, ask, reach
+from dslaunch.run.reach import ReachedNodes, ask, reach
 from dslaunch.run.restart import end_all
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
@@ -146,7 +146,7 @@ class SshRun:
             outcome = follower.follow(until=lambda: interrupts.count > 0)
             return Attached(None if follower.open else outcome)
 
-    def _over(self, reached: Reached) -> Attached:
+    def _over(self, reached: ReachedNodes) -> Attached:
         """How a run of which no agent is there has ended. Raises DslaunchError: nobody knows."""
         cluster = self.cluster
         with reach(cluster, _nodes(cluster, self.hosts)) as asked:
@@ -179,7 +179,7 @@ class SshRun:
             return Gathered(told, silent, _unreachable(reached))
 
 
-def _unreachable(reached: Reached) -> tuple[NodeFailure, ...]:
+def _unreachable(reached: ReachedNodes) -> tuple[NodeFailure, ...]:
     """Nodes that may still run something; those without an agent do not."""
     return tuple(why for why in reached.failures.values() if why.kind != "no-agent")
 

@@ -12,7 +12,7 @@ from dslaunch.protocol.queries import RUN_ON_NODE, RUNS, Answers, RunOnNode
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.run.events import Event
 from dslaunch.run.outcome import History, Outcome, failed, judge
-from dslaunch.run.reach import Reached, ask, reach
+from dslaunch.run.reach import ReachedNodes, ask, reach
 from dslaunch.run.reasons import EndCode, EndReason
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
@@ -128,7 +128,7 @@ def ask_clusters(clusters: Sequence[Cluster]) -> Reports:
     return Reports(runs, failures)
 
 
-def node_runs(reached: Reached) -> dict[str, RunStatus]:
+def node_runs(reached: ReachedNodes) -> dict[str, RunStatus]:
     """Every run that the nodes know of, by name. Nodes that fail are in `reached.failures`."""
     answers = ask(reached, {RUNS: None})
     reported: dict[str, dict[str, RunOnNode]] = {}
@@ -138,7 +138,7 @@ def node_runs(reached: Reached) -> dict[str, RunStatus]:
     return {run: _joined(by_host, reached) for run, by_host in sorted(reported.items())}
 
 
-def _runs_of(host: str, answer: Answers, reached: Reached) -> Iterator[RunOnNode]:
+def _runs_of(host: str, answer: Answers, reached: ReachedNodes) -> Iterator[RunOnNode]:
     """The runs of one node; a record that is invalid is noted as a failure of the node."""
     for record in answer.get(RUNS) or ():
         try:
@@ -148,7 +148,7 @@ def _runs_of(host: str, answer: Answers, reached: Reached) -> Iterator[RunOnNode
             reached.failures[host] = NodeFailure(host, "protocol", why)
 
 
-def _joined(reported: Mapping[str, RunOnNode], reached: Reached) -> RunStatus:
+def _joined(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> RunStatus:
     """One run as its nodes report it: each of them has its row, also one that did not answer."""
     first = next(iter(reported.values()))
     nodes = {host: _on_node(host, reported, reached) for host in _hosts(reported, reached)}
@@ -169,7 +169,7 @@ def _joined(reported: Mapping[str, RunOnNode], reached: Reached) -> RunStatus:
     return RunStatus(first.run, state, record, nodes, result=result)
 
 
-def _hosts(reported: Mapping[str, RunOnNode], reached: Reached) -> tuple[str, ...]:
+def _hosts(reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> tuple[str, ...]:
     """The nodes of a run: those that any node names, and all that know the run. One node's word
     is not enough to leave out others."""
     known = reached.sessions.keys() | reached.failures.keys()
@@ -180,7 +180,7 @@ def _hosts(reported: Mapping[str, RunOnNode], reached: Reached) -> tuple[str, ..
     return tuple(hosts)
 
 
-def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: Reached) -> NodeStatus:
+def _on_node(host: str, reported: Mapping[str, RunOnNode], reached: ReachedNodes) -> NodeStatus:
     told = reported.get(host)
     if told is None and host in reached.failures:
         return NodeStatus("unreachable", why=reached.failures[host].message)

@@ -15,7 +15,7 @@ from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
 from dslaunch.run import follow
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import read_kept, replay
-from dslaunch.run.reach import Reached
+from dslaunch.run.reach import ReachedNodes
 from dslaunch.run.run_directory import RunDirectory
 from dslaunch.run.session import Session
 from dslaunch.run.watch import Watch
@@ -98,5 +98,5 @@ def test_what_nodes_have_kept_is_merged_by_our_clock(monkeypatch: pytest.MonkeyP
         "n2": Node("n2", 3600.0, wrote(1, (3602.0, "b"), (3604.0, "d"))),
     }
     screen = Screen()
-    read_kept(Reached(cast("dict[str, Session]", nodes)), "r", Watch(screen))
+    read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen))
     assert screen.shown == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]
