@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dslaunch.deepspeed.checkpoint import Checkpoint
     from dslaunch.run.checkpoint_stores import CheckpointStore
     from dslaunch.run.checkpoints import Holdings
-    from dslaunch.run.shards import Progress
+    from dslaunch.run.shards import CopyProgress
 
 APP = typer.Typer(
     help="Find, check, gather, spread and convert what DeepSpeed saved on many nodes.\n\n"
@@ -337,7 +337,7 @@ def _say_which(chosen: Checkpoint, tag: str | None) -> None:
         ui.say(f"{chosen.name} is the newest complete one; `latest` names {', '.join(named)}")
 
 
-def _teller() -> Callable[[Progress], None]:
+def _teller() -> Callable[[CopyProgress], None]:
     """Shows how far a copy has come: often on a terminal, every ten seconds elsewhere."""
     import time
 
@@ -348,7 +348,7 @@ def _teller() -> Callable[[Progress], None]:
     pause = 0.5 if terminal else 10.0
     last = time.monotonic()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: CopyProgress) -> None:
         nonlocal last
         over = progress.files_done == progress.files
         if time.monotonic() - last < pause and not (over and terminal):

@@ -10,7 +10,7 @@ from typing import Any
 from dslaunch.cluster.nodeset import fold
 from dslaunch.deepspeed.checkpoint import Checkpoint
 from dslaunch.deepspeed.placement import Lacking
-from dslaunch.run.shards import Progress, in_words
+from dslaunch.run.shards import CopyProgress, in_words
 
 HEAD = ("CHECKPOINT", "ZERO", "RANKS", "STEP", "SIZE", "SAVED", "STATE", "NODES")
 DETAIL = ("NODE", "SHARDS OF RANKS", "MODEL", "SIZE", "LATEST", "BROKEN")
@@ -122,7 +122,7 @@ def _nowhere(checkpoint: Checkpoint) -> list[str]:
     return [path for path in checkpoint.missing() if path not in checkpoint.files]
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: CopyProgress) -> str:
     """How far a copy has come, and how fast."""
     seconds = max(time.monotonic() - progress.began, 1e-3)
     share = 100 * progress.done // progress.total if progress.total else 100
@@ -132,7 +132,7 @@ def progress_line(progress: Progress) -> str:
     )
 
 
-def copied(progress: Progress) -> str:
+def copied(progress: CopyProgress) -> str:
     """What a copy did, in words."""
     said = f"{progress.files} files, {in_words(progress.total)}"
     if progress.there:

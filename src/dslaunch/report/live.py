@@ -26,7 +26,7 @@ _ROOM = 3
 
 
 @dataclass(slots=True)
-class Progress:
+class NodeProgress:
     """Which nodes got how far, as one line at the bottom of a terminal."""
 
     hosts: tuple[str, ...]
@@ -86,7 +86,7 @@ class TerminalScreen:
         self.out, self.err = Outlet(out), Outlet(err)
         self.out.tell = lambda why: self._write(self.err, f"dslaunch: {why}\n")
         self.ranks, self.quiet, self.colour = ranks, quiet, colour
-        self.progress = Progress(nodes)
+        self.progress = NodeProgress(nodes)
         self.live = err.isatty() and not quiet
         self.width = width
         """How many columns the terminal has now."""

@@ -24,7 +24,7 @@ from dslaunch.run.checkpoint_stores import (
     survey,
 )
 from dslaunch.run.reach import ReachedNodes, answer_of, ask
-from dslaunch.run.shards import Progress, Tell, Transfer, copy
+from dslaunch.run.shards import CopyProgress, Tell, Transfer, copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _refuse_left_out(checkpoint: Checkpoint) -> None:
 
 def gather(
     checkpoint: Checkpoint, holdings: Holdings, target: CheckpointStore, directory: str, tell: Tell
-) -> Progress:
+) -> CopyProgress:
     """Bring all of a checkpoint to one place, as if its storage had been shared.
 
     `latest` is written last: where it names the tag, the tag is whole. Raises as `require` and
@@ -174,7 +174,7 @@ def spread(
     allocation: Allocation,
     targets: Holdings,
     tell: Tell,
-) -> Progress:
+) -> CopyProgress:
     """Bring every file to the nodes whose ranks will read it; then `latest`, to all of them.
 
     Raises PlanError if those ranks cannot load it, else as `require` and `shards.copy` do.

@@ -69,7 +69,7 @@ class Transfer:
 
 
 @dataclass(slots=True)
-class Progress:
+class CopyProgress:
     """How far a copy has come. Bytes that were there already count as copied."""
 
     total: int
@@ -83,10 +83,10 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[CopyProgress], None]
 
 
-def copy(transfers: Sequence[Transfer], tell: Tell = lambda progress: None) -> Progress:
+def copy(transfers: Sequence[Transfer], tell: Tell = lambda progress: None) -> CopyProgress:
     """Copy all files; `tell` is called with each piece, from this thread.
 
     Raises PreflightError, before anything is copied, if a disk is too small; StoreError or
@@ -94,7 +94,7 @@ def copy(transfers: Sequence[Transfer], tell: Tell = lambda progress: None) -> P
     the next try.
     """
     check_room(transfers)
-    work = _Work(Progress(sum(t.size for t in transfers), len(transfers)))
+    work = _Work(CopyProgress(sum(t.size for t in transfers), len(transfers)))
     ends = max(len({t.source.name for t in transfers}), len({t.target.name for t in transfers}))
     workers = min(AT_ONCE, PER_END * max(1, ends))
     with ThreadPoolExecutor(workers) as pool:
@@ -137,7 +137,7 @@ def _in_turns(transfers: Sequence[Transfer]) -> list[Transfer]:
 class _Work:
     """What the threads that copy share."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: CopyProgress) -> None:
         self.progress = progress
         self.stopped = threading.Event()
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
     JsonScreen,
-    Progress,
+    NodeProgress,
     TerminalScreen,
     decision_rows,
     outcome_rows,
@@ -62,14 +62,14 @@ def last_line(err: Terminal) -> str:
 
 
 def test_progress_names_the_nodes_that_are_late_folded() -> None:
-    progress = Progress(HOSTS)
+    progress = NodeProgress(HOSTS)
     for host in HOSTS[:4]:
         progress.note(happened("connected", host))
     assert str(progress) == "nodes connected: 4 of 16, waiting for node[05-16]"
 
 
 def test_progress_has_nothing_to_say_when_all_have_met_or_a_rank_has_ended() -> None:
-    met, ended = Progress(HOSTS[:1]), Progress(HOSTS)
+    met, ended = NodeProgress(HOSTS[:1]), NodeProgress(HOSTS)
     met.note(happened("joined", "node01"))
     ended.note(happened("exit", "node01"))
     assert met.complete and ended.complete
