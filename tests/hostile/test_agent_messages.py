@@ -35,7 +35,7 @@ from dslaunch.protocol.queries import (
 )
 from dslaunch.protocol.values import InvalidAnswer, parse
 from dslaunch.report import stacks
-from dslaunch.report.live import JsonScreen, TerminalScreen, decision_rows
+from dslaunch.report.live import JsonView, TerminalView, decision_rows
 from dslaunch.report.status import run_row
 from dslaunch.run.evidence import Inquiry, gather
 from dslaunch.run.follow import read_kept
@@ -219,8 +219,8 @@ def test_no_answer_before_a_run_does_more_than_fail_its_node(
 
 def shown(values: Iterator[Any] | list[Any]) -> None:
     """Take values as a run does, show them, and judge the end."""
-    terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
-    machine = JsonScreen(io.StringIO())
+    terminal = TerminalView(io.StringIO(), io.StringIO(), nodes=HOSTS)
+    machine = JsonView(io.StringIO())
     for screen in (terminal, machine):
         watch = Watch(screen)
         for value in values:
@@ -283,7 +283,7 @@ def test_no_answer_about_what_was_removed_does_more_than_fail_its_node(
 def test_no_kept_output_does_more_than_fail_its_node(variants: int) -> None:
     def read(changed: Mutation) -> None:
         session = cast(Session, Scripted("bad", ("journal", changed)))
-        terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
+        terminal = TerminalView(io.StringIO(), io.StringIO(), nodes=HOSTS)
         read_kept(ReachedNodes({"bad": session}), "r", Watch(terminal))
 
     honest = honest_answer("journal", {})
@@ -296,7 +296,7 @@ def test_kept_output_that_never_ends_is_left(size: int) -> None:
     beat = frames.pack_message({"event": "beat", "time": 1.0, "idle": 0.0})
     told = {"value": {"data": base64.b64encode(beat).decode(), "size": size}}
     session = cast(Session, Scripted("bad", ("journal", Mutation("endless", told))))
-    terminal = TerminalScreen(io.StringIO(), io.StringIO(), nodes=HOSTS)
+    terminal = TerminalView(io.StringIO(), io.StringIO(), nodes=HOSTS)
     within_time(lambda: read_kept(ReachedNodes({"bad": session}), "r", Watch(terminal)))
 
 

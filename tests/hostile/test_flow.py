@@ -61,7 +61,7 @@ def test_what_is_asked_after_a_loss_fails_for_the_reason_of_the_loss(hostile: Ma
     assert caught.value.failures[0].kind == "protocol"
 
 
-class Screen:
+class View:
     """Shows nothing, and counts."""
 
     lines = 0
@@ -92,7 +92,7 @@ def test_output_without_end_is_read_only_as_long_as_the_user_wants(
                 threading.Thread(target=write).start()
             return message
     """).cluster
-    screen = Screen()
+    screen = View()
     with reach(cluster, cluster.nodes[1:]) as reached:
         ask(reached)
         follower = Follower(reached, Watch(screen))

@@ -224,7 +224,7 @@ class Terminal(io.StringIO):
 def test_no_field_of_an_event_or_line_reaches_the_terminal_as_it_is(*, color: bool) -> None:
     out, err = Terminal(), Terminal()
     nodes = laden(("node1", "node2"))
-    screen = live.TerminalScreen(out, err, nodes=nodes, colour=color, width=lambda: 400)
+    screen = live.TerminalView(out, err, nodes=nodes, colour=color, width=lambda: 400)
     screen.plan(laden(PLAN), Path("/d"))
     for stream in ("stdout", "stderr"):
         screen.line(Line(1.0, laden("node1"), 0, stream, LADEN))  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ def test_no_field_of_an_event_or_line_reaches_the_terminal_as_it_is(*, color: bo
 
 def test_no_field_of_an_event_reaches_json_lines_as_it_is() -> None:
     out = io.StringIO()
-    screen = live.JsonScreen(out)
+    screen = live.JsonView(out)
     screen.plan(laden(PLAN), Path("/d"))
     screen.line(Line(1.0, laden("node1"), 0, "stdout", LADEN))
     for event in EVENTS:

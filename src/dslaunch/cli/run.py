@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Allocation, Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.report.live import JsonView, TerminalView
     from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
     from dslaunch.run.timeouts import Timeouts
@@ -285,7 +285,7 @@ def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], en
     json, quiet, ranks = show
 
     @cache
-    def screen() -> JsonScreen | TerminalScreen:
+    def screen() -> JsonView | TerminalView:
         return screens.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
 
     outcome, directory = run_job(request, screen)

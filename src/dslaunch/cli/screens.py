@@ -13,7 +13,7 @@ from dslaunch.errors import UsageError
 from dslaunch.plural import counted
 
 if TYPE_CHECKING:
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.report.live import JsonView, TerminalView
 
 Ranks = Annotated[
     str | None, typer.Option("--ranks", "-r", help="Show only these ranks, such as 0 or 0-3,8.")
@@ -23,13 +23,13 @@ MOST_RANKS = 1_000_000
 
 def make(
     nodes: tuple[str, ...], *, json: bool, ranks: frozenset[int] | None, quiet: bool = False
-) -> JsonScreen | TerminalScreen:
+) -> JsonView | TerminalView:
     """The screen for standard output and error."""
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.report.live import JsonView, TerminalView
 
     if json:
-        return JsonScreen(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))
-    return TerminalScreen(
+        return JsonView(sys.stdout, tell=lambda why: ui.say(f"dslaunch: {why}"))
+    return TerminalView(
         sys.stdout,
         sys.stderr,
         nodes=nodes,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.render.batch import Batch, Origin
-    from dslaunch.report.live import JsonScreen, TerminalScreen
+    from dslaunch.report.live import JsonView, TerminalView
     from dslaunch.run.run_directory import RunDirectory
     from dslaunch.slurm.client import Client, RefusedError
     from dslaunch.slurm.identity import JobId
@@ -376,7 +376,7 @@ def _follow(
     client: Client,
     made: Submitted,
     record: RunDirectory,
-    screen: JsonScreen | TerminalScreen,
+    screen: JsonView | TerminalView,
     *,
     json: bool,
 ) -> None:

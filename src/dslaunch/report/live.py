@@ -69,7 +69,7 @@ class NodeProgress:
         return f"nodes {name}: {len(reached)} of {len(self.hosts)}{waiting}"
 
 
-class TerminalScreen:
+class TerminalView:
     """For people: ranks' lines on standard output and error, everything else on standard error."""
 
     def __init__(
@@ -164,7 +164,7 @@ class TerminalScreen:
             self.err.redraw(one_line(str(self.progress))[: self.width() - _ROOM])
 
 
-class JsonScreen:
+class JsonView:
     """For machines: one JSON object per line, events and output alike."""
 
     def __init__(self, out: TextIO, tell: Callable[[str], None] = lambda why: None) -> None:

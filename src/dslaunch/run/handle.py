@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.run_record import RunRecord
     from dslaunch.run.status import Reports, RunStatus
-    from dslaunch.run.watch import Screen
+    from dslaunch.run.watch import View
 
 Tell = Callable[[str], None]
 """Told to a person at once."""
@@ -82,10 +82,10 @@ class RunHandle(Protocol):
     def status(self) -> RunStatus:
         """Return how it stands: whoever knows it is asked. Raises DslaunchError."""
 
-    def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:
+    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
         """Show what its ranks wrote; with `follow` also what comes, until it ends or Ctrl-C."""
 
-    def attach(self, screen: Screen, tell: Tell) -> Attached:
+    def attach(self, screen: View, tell: Tell) -> Attached:
         """Follow it to its end. Ctrl-C leaves it alone. Raises DslaunchError."""
 
     def stop(self, grace: float | None, caller: str) -> Stopped:

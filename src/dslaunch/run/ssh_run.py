@@ -16,7 +16,7 @@ from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import ENDED, State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown, node_runs
 from dslaunch.run.supervisor import gather_stacks
-from dslaunch.run.watch import Screen, Watch
+from dslaunch.run.watch import View, Watch
 
 GRACE = 10.0
 """Seconds between asking a rank to end and killing it, where none are given."""
@@ -101,7 +101,7 @@ class SshRun:
             raise DslaunchError(f"no node says anything of run {self.name}")
         return self.summary(reports)
 
-    def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:
+    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
         """Show what this machine has recorded; of a detached run what its nodes have kept."""
         watch = Watch(screen)
         if self.local is not None and not self.local.record.detached:
@@ -134,7 +134,7 @@ class SshRun:
         watch.flush_all()
         return missing
 
-    def attach(self, screen: Screen, tell: Tell) -> Attached:
+    def attach(self, screen: View, tell: Tell) -> Attached:
         """Follow it to its end; of a run that is over give how it ended. Raises DslaunchError."""
         cluster = self.cluster
         nodes = _nodes(cluster, self.hosts)

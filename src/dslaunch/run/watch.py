@@ -18,7 +18,7 @@ from dslaunch.run.run_directory import RunDirectory
 KEPT_LINES = 40
 
 
-class Screen(Protocol):
+class View(Protocol):
     """Where a person, or a program, sees the run."""
 
     def line(self, line: Line) -> None:
@@ -33,7 +33,7 @@ class Watch:
 
     def __init__(
         self,
-        screen: Screen,
+        screen: View,
         record: RunDirectory | None = None,
         unseen: Callable[[], bool] = lambda: False,
         task: str = "",

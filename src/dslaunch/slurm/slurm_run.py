@@ -13,7 +13,7 @@ from dslaunch.run.local import LocalRun, recorded_outcome
 from dslaunch.run.run_record import RunRecord
 from dslaunch.run.run_state import State, state_after
 from dslaunch.run.status import Reports, RunStatus, Unknown
-from dslaunch.run.watch import Screen, Watch
+from dslaunch.run.watch import View, Watch
 from dslaunch.slurm.client import Client
 from dslaunch.slurm.failures import OF_THE_JOB, Failure, UnknownNow
 from dslaunch.slurm.job import (
@@ -164,7 +164,7 @@ class SlurmRun:
         code = error.code if isinstance(error, UnknownNow) else Failure.NO_SLURM
         return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
-    def logs(self, screen: Screen, tell: Tell, *, follow: bool) -> None:
+    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
         """Show its output."""
         following = following_of(self.slurm.client, self.job, Watch(screen), tell)
         if follow:
@@ -175,7 +175,7 @@ class SlurmRun:
         if not any(stream.tail.seen for stream in following.streams.values()):
             _tell_no_output(jobs, tell)
 
-    def attach(self, screen: Screen, tell: Tell) -> Attached:
+    def attach(self, screen: View, tell: Tell) -> Attached:
         """Follow it to its end, which is written down."""
         if self.local.result is not None:
             return Attached(self.local.result, before=True)

@@ -13,9 +13,9 @@ import pytest
 from dslaunch.launch.decisions import DecisionCode, decision
 from dslaunch.launch.plan import Plan, Rendezvous
 from dslaunch.report.live import (
-    JsonScreen,
+    JsonView,
     NodeProgress,
-    TerminalScreen,
+    TerminalView,
     decision_rows,
     outcome_rows,
 )
@@ -52,9 +52,9 @@ def happened(kind: Kind, host: str | None = None, code: EndCode | None = None) -
     return Event(0.0, kind, host, reason=EndReason(code) if code else None)
 
 
-def on_terminal(columns: int = 60) -> tuple[TerminalScreen, Terminal]:
+def on_terminal(columns: int = 60) -> tuple[TerminalView, Terminal]:
     err = Terminal()
-    return TerminalScreen(io.StringIO(), err, nodes=HOSTS, width=lambda: columns), err
+    return TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns), err
 
 
 def last_line(err: Terminal) -> str:
@@ -87,7 +87,7 @@ def test_the_progress_line_is_the_last_one_and_leaves_room_for_an_echo() -> None
 def test_a_terminal_that_changes_its_width_is_followed() -> None:
     columns = [60]
     err = Terminal()
-    screen = TerminalScreen(io.StringIO(), err, nodes=HOSTS, width=lambda: columns[0])
+    screen = TerminalView(io.StringIO(), err, nodes=HOSTS, width=lambda: columns[0])
     columns[0] = 20
     screen.event(happened("connected", "node01"))
     assert len(last_line(err)) == 17
@@ -106,7 +106,7 @@ def test_output_after_ctrl_c_is_shown_and_after_a_failure_not() -> None:
     shown = {}
     for why in (EndCode.INTERRUPTED, EndCode.STOPPED, EndCode.RANK_FAILED):
         out = io.StringIO()
-        screen = TerminalScreen(out, io.StringIO(), nodes=HOSTS)
+        screen = TerminalView(out, io.StringIO(), nodes=HOSTS)
         screen.event(happened("stopping", code=why))
         screen.line(line("saving"))
         shown[why] = out.getvalue()
@@ -127,7 +127,7 @@ def test_a_stop_that_every_node_reports_is_said_once() -> None:
 
 def test_nothing_moves_where_there_is_no_terminal() -> None:
     err = io.StringIO()
-    screen = TerminalScreen(io.StringIO(), err, nodes=HOSTS)
+    screen = TerminalView(io.StringIO(), err, nodes=HOSTS)
     screen.event(happened("connected", "node01"))
     assert err.getvalue() == ""
 
@@ -144,7 +144,7 @@ def test_decisions_are_continued_below_their_values_on_a_terminal_only() -> None
 
 def test_one_rank_on_one_node_is_said_in_the_singular(tmp_path: Path) -> None:
     err = io.StringIO()
-    TerminalScreen(io.StringIO(), err, nodes=HOSTS[:1]).plan(PLAN, tmp_path)
+    TerminalView(io.StringIO(), err, nodes=HOSTS[:1]).plan(PLAN, tmp_path)
     assert err.getvalue().startswith("dslaunch: 1 rank on 0 nodes, direct\n")
 
 
@@ -160,7 +160,7 @@ def test_ranks_that_failed_for_the_same_reason_are_one_line_by_node(tmp_path: Pa
 
 def test_a_full_disk_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
     out, err = Broken(OSError(28, "No space left on device")), io.StringIO()
-    screen = TerminalScreen(out, err, nodes=HOSTS)
+    screen = TerminalView(out, err, nodes=HOSTS)
     screen.line(line("one"))
     screen.line(line("two"))
     screen.outcome(WELL, tmp_path)
@@ -183,7 +183,7 @@ def wishes() -> Iterator[list[int]]:
 def test_a_reader_that_leaves_ends_the_run_like_a_closed_terminal(
     wishes: list[int], tmp_path: Path
 ) -> None:
-    screen = JsonScreen(Broken(BrokenPipeError(32, "Broken pipe")))
+    screen = JsonView(Broken(BrokenPipeError(32, "Broken pipe")))
     screen.line(line("one"))
     screen.line(line("two"))
     assert wishes == [signal.SIGHUP]
@@ -194,4 +194,4 @@ def test_a_reader_that_leaves_ends_the_run_like_a_closed_terminal(
 
 def test_a_reader_that_left_before_any_run_kills_nothing(tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        JsonScreen(Broken(BrokenPipeError(32, "Broken pipe"))).outcome(WELL, tmp_path)
+        JsonView(Broken(BrokenPipeError(32, "Broken pipe"))).outcome(WELL, tmp_path)

@@ -22,7 +22,7 @@ from dslaunch.run.watch import Watch
 
 
 @dataclass
-class Screen:
+class View:
     """Keeps what it is shown."""
 
     shown: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_a_record_is_shown_in_the_order_of_time_and_each_rank_as_it_wrote(tmp_path: Path) -> None:
-    screen = Screen()
+    screen = View()
     replay(recorded(tmp_path), Watch(screen), follow=False)
     assert screen.shown == [
         "0: a", "1: b", "1: clock set back", "0: first half", "1: d", "0: c",
@@ -58,7 +58,7 @@ def test_a_record_is_shown_in_the_order_of_time_and_each_rank_as_it_wrote(tmp_pa
 
 
 def test_a_record_that_is_followed_is_shown_as_it_arrived(tmp_path: Path) -> None:
-    screen = Screen()
+    screen = View()
     replay(recorded(tmp_path), Watch(screen), follow=True)
     assert screen.shown == [
         "0: a", "0: first half", "1: b", "1: clock set back", "0: c", "1: d",
@@ -97,6 +97,6 @@ def test_what_nodes_have_kept_is_merged_by_our_clock(monkeypatch: pytest.MonkeyP
         "n1": Node("n1", 0.0, wrote(0, (1.0, "a"), (3.0, "c"))),
         "n2": Node("n2", 3600.0, wrote(1, (3602.0, "b"), (3604.0, "d"))),
     }
-    screen = Screen()
+    screen = View()
     read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen))
     assert screen.shown == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]

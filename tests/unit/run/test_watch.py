@@ -10,7 +10,7 @@ from dslaunch.run.watch import KEPT_LINES, Watch
 
 
 @dataclass
-class Screen:
+class View:
     """Keeps the lines that it is given."""
 
     lines: list[str] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Screen:
 
 
 def test_of_many_lines_that_nobody_sees_only_the_last_are_made_and_none_is_torn() -> None:
-    screen, source = Screen(), ("n1", 0)
+    screen, source = View(), ("n1", 0)
     watch = Watch(screen, unseen=lambda: True)
     for data in (b"begin", b"".join(b"line %d\n" % i for i in range(1000)) + b"half", b" done\n"):
         watch.output("n1", Output(0, 1, 1.0, data), 0.0)
@@ -33,7 +33,7 @@ def test_of_many_lines_that_nobody_sees_only_the_last_are_made_and_none_is_torn(
 
 
 def test_few_lines_are_all_made_whoever_sees_them() -> None:
-    seen, unseen = Screen(), Screen()
+    seen, unseen = View(), View()
     data = b"".join(b"line %d\n" % i for i in range(KEPT_LINES))
     for screen in (seen, unseen):
         watch = Watch(screen, unseen=lambda screen=screen: screen is unseen)  # type: ignore[misc]

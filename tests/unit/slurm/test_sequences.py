@@ -70,7 +70,7 @@ CODES = {"COMPLETED": 0, "CANCELLED": 130, "TIMEOUT": 124, "NODE_FAIL": 5}
 ENDS = (("COMPLETED", 0), ("FAILED", 3), ("FAILED", 1), ("TIMEOUT", 0), ("NODE_FAIL", 0))
 
 
-class Screen:
+class View:
     """A screen that remembers its lines."""
 
     def __init__(self) -> None:
@@ -293,7 +293,7 @@ class Story:
         said = bool(found) and all(info.over for info in found)
         assert self.ended or not said, f"a living job is called ended: {found}\n{self}"
 
-    def check_strangers(self, screen: Screen) -> None:
+    def check_strangers(self, screen: View) -> None:
         """Nobody else's job was touched, and nothing of its output taken."""
         assert [job for job in self.slurm.touched if job.user != OURS] == [], str(self)
         assert STRANGERS_LINE not in "".join(screen.lines), str(self)
@@ -341,7 +341,7 @@ EVENTS: tuple[Callable[[Story], None], ...] = (
 
 def follow(story: Story) -> None:
     """Follow the job through its story, as the user's terminal does."""
-    screen = Screen()
+    screen = View()
     watch = Watch(screen)
     following = following_of(story.client(story.environ), story.made, watch, story.told.append)
 
