@@ -18,7 +18,7 @@ from dslaunch.errors import NodeError, NodeFailure, UsageError
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Cluster
     from dslaunch.transport.ssh.hostkeys import Presented, Status
-    from dslaunch.transport.ssh.trust import Listed, PublicKey
+    from dslaunch.transport.ssh.trust import ListedFingerprint, PublicKey
 
 
 def trust(
@@ -64,7 +64,7 @@ def trust(
 
 
 def _rounds(
-    cluster: Cluster, listed: Sequence[Listed] | None, name: str
+    cluster: Cluster, listed: Sequence[ListedFingerprint] | None, name: str
 ) -> tuple[list[Presented], list[NodeFailure]]:
     """Ask hosts in the order in which they can be reached: jump hosts are verified first."""
     from dslaunch.transport.ssh import hostkeys
@@ -95,7 +95,7 @@ def _rounds(
 
 
 def _settled(
-    found: Sequence[Presented], listed: Sequence[Listed] | None, name: str
+    found: Sequence[Presented], listed: Sequence[ListedFingerprint] | None, name: str
 ) -> list[Presented]:
     """Record the new keys that the list or the user accepts. Raises UsageError without either."""
     from dslaunch.transport.ssh.hostkeys import compared

@@ -14,7 +14,7 @@ from dslaunch.errors import ConfigError
 from dslaunch.transport.ssh.config import Options
 from dslaunch.transport.ssh.known_hosts import HostName, fingerprint
 from dslaunch.transport.ssh.route import Hop
-from dslaunch.transport.ssh.trust import Host, PublicKey, accepted, line_for, parse_list
+from dslaunch.transport.ssh.trust import PublicKey, SshServer, accepted, line_for, parse_list
 
 BLOB = b"\0\0\0\x0bssh-ed25519" + b"\0\0\0\x20" + bytes(32)
 KEY = PublicKey("ssh-ed25519", BLOB)
@@ -23,12 +23,12 @@ PRINT = fingerprint(BLOB)
 OTHER = fingerprint(b"other")
 
 
-def host(name: str = "node1", known_as: str = "node1") -> Host:
+def host(name: str = "node1", known_as: str = "node1") -> SshServer:
     hop = Hop(
         alias=name, host=name, port=22, user="ml", known_as=HostName(known_as), known_hosts=(),
         identity_files=(), only_these_keys=False, proxy_command=None, jump=None, options=Options(),
     )  # fmt: skip
-    return Host(hop, Node(name, (0,)), (), (name,))
+    return SshServer(hop, Node(name, (0,)), (), (name,))
 
 
 @pytest.mark.parametrize(

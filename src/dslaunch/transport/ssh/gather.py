@@ -24,7 +24,7 @@ from dslaunch.transport.retry import when_throttled
 from dslaunch.transport.ssh import strict
 from dslaunch.transport.ssh.known_hosts import type_name
 from dslaunch.transport.ssh.route import Hop, expand, parse_hop
-from dslaunch.transport.ssh.trust import Host, PublicKey
+from dslaunch.transport.ssh.trust import PublicKey, SshServer
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Ssh
@@ -56,7 +56,7 @@ class Gatherer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def keys(self, host: Host, kinds: Sequence[str], *, every: bool) -> tuple[PublicKey, ...]:
+    def keys(self, host: SshServer, kinds: Sequence[str], *, every: bool) -> tuple[PublicKey, ...]:
         """Return the keys of these kinds that a server presents: all, or the first that it has.
 
         Raises NodeError.
@@ -70,7 +70,7 @@ class Gatherer:
                     break
         return tuple(found)
 
-    def is_certified(self, host: Host) -> bool:
+    def is_certified(self, host: SshServer) -> bool:
         """Return whether ssh itself accepts the server's key by a certificate authority.
 
         Nobody logs in: ssh is told to try no way of doing that, after it has verified the key.
@@ -97,7 +97,7 @@ class Gatherer:
             return True
         return symptom_in(done.stderr.decode(errors="replace")).kind == "authentication"
 
-    def is_revoked(self, host: Host, key: PublicKey) -> bool:
+    def is_revoked(self, host: SshServer, key: PublicKey) -> bool:
         """Return whether the list of RevokedHostKeys has a key, or cannot be read: then ssh
         refuses every host (ssh_config(5))."""
         named = host.hop.options.first("revokedhostkeys")
@@ -113,7 +113,7 @@ class Gatherer:
                 return True
         return done.returncode != 0
 
-    def _key(self, host: Host, kind: str) -> PublicKey | None:
+    def _key(self, host: SshServer, kind: str) -> PublicKey | None:
         """Return the key of one kind; None: the server has none. Raises NodeError."""
         import paramiko
 
@@ -131,7 +131,7 @@ class Gatherer:
                 symptom = symptom_in(said) if said else symptom_of(error)
                 raise NodeError((self._failure(host, symptom),)) from error
 
-    def _failure(self, host: Host, symptom: Symptom) -> NodeFailure:
+    def _failure(self, host: SshServer, symptom: Symptom) -> NodeFailure:
         limit = self._ssh.connect_timeout
         return failure(Scene(host.node, host.hop, None, (), self._ssh.config_file, limit), symptom)
 

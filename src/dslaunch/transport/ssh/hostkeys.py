@@ -11,7 +11,7 @@ from dslaunch.errors import FailureKind, NodeError, NodeFailure
 from dslaunch.transport.classify import Scene, Symptom, failure
 from dslaunch.transport.ssh import known_hosts, trust
 from dslaunch.transport.ssh.gather import KINDS, Gatherer
-from dslaunch.transport.ssh.trust import Host, PublicKey, ServerId
+from dslaunch.transport.ssh.trust import PublicKey, ServerId, SshServer
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Ssh
@@ -26,14 +26,14 @@ VERIFIED: tuple[Status, ...] = ("known", "certified", "recorded")
 class Presented:
     """A server, the keys that it presents, and what is known of them."""
 
-    host: Host
+    host: SshServer
     status: Status
     keys: tuple[PublicKey, ...] = ()
     failure: NodeFailure | None = None
 
 
 def examine_all(
-    hosts: Sequence[Host], gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
+    hosts: Sequence[SshServer], gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
 ) -> list[Presented]:
     """Ask servers for their keys, `ssh.fanout` at a time, and compare them with recorded ones.
 
@@ -41,7 +41,7 @@ def examine_all(
     prefers.
     """
 
-    def look(host: Host) -> Presented:
+    def look(host: SshServer) -> Presented:
         try:
             return _examined(host, gatherer, known, ssh, every=every)
         except NodeError as error:
@@ -52,7 +52,7 @@ def examine_all(
 
 
 def _examined(
-    host: Host, gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
+    host: SshServer, gatherer: Gatherer, known: KnownHosts, ssh: Ssh, *, every: bool
 ) -> Presented:
     """Ask one server. Raises NodeError."""
     hop = host.hop
@@ -81,18 +81,18 @@ def _examined(
     return Presented(host, "failed", keys, failure(scene, Symptom(kind, said, key=shown)))
 
 
-def reachable(hosts: Iterable[Host], verified: set[ServerId]) -> list[Host]:
+def reachable(hosts: Iterable[SshServer], verified: set[ServerId]) -> list[SshServer]:
     """Return the hosts whose jump hosts are all verified."""
     return [host for host in hosts if verified.issuperset(host.before)]
 
 
-def not_reached(host: Host) -> Presented:
+def not_reached(host: SshServer) -> Presented:
     """Return a host whose jump host was not verified."""
     why = "not asked: the key of its jump host is not recorded"
     return Presented(host, "failed", failure=NodeFailure(host.node.host, "route", why))
 
 
-def compared(found: Presented, listed: Sequence[trust.Listed], file: str) -> Presented:
+def compared(found: Presented, listed: Sequence[trust.ListedFingerprint], file: str) -> Presented:
     """Return a new host with the keys that a list of fingerprints has, or as failed."""
     verdict = trust.accepted(found.host, found.keys, listed, file)
     if not isinstance(verdict, str):

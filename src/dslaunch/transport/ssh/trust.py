@@ -30,7 +30,7 @@ _KEY_TYPE = re.compile(r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9-]+(?:@openssh\.com)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SshServer:
     """One SSH server: a node, or a jump host."""
 
     hop: Hop
@@ -65,7 +65,7 @@ class PublicKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFingerprint:
     """One line of a list of fingerprints."""
 
     names: tuple[str, ...]
@@ -87,10 +87,10 @@ def place_of(hop: Hop) -> ServerId:
     return str(hop.known_as), hop.host, hop.port
 
 
-def hosts_of(client: Client, nodes: Sequence[Node]) -> tuple[tuple[Host, ...], dict[str, str]]:
+def hosts_of(client: Client, nodes: Sequence[Node]) -> tuple[tuple[SshServer, ...], dict[str, str]]:
     """Return every server on the ways to the nodes, each once and jump hosts first; and by node
     why a way cannot be resolved."""
-    found: dict[ServerId, Host] = {}
+    found: dict[ServerId, SshServer] = {}
     wrong: dict[str, str] = {}
     for node in nodes:
         try:
@@ -102,9 +102,9 @@ def hosts_of(client: Client, nodes: Sequence[Node]) -> tuple[tuple[Host, ...], d
             before = tuple(map(place_of, hops[:depth]))
             known = found.get(place_of(hop))
             names = (*(known.names if known else ()), hop.alias, hop.host)
-            first = known or Host(hop, node, before, ())
+            first = known or SshServer(hop, node, before, ())
             unique = tuple(dict.fromkeys((*names, str(hop.known_as), hop.known_as.name)))
-            found[first.place] = Host(first.hop, first.node, first.before, unique)
+            found[first.place] = SshServer(first.hop, first.node, first.before, unique)
     return tuple(sorted(found.values(), key=lambda host: len(host.before))), wrong
 
 
@@ -136,7 +136,7 @@ def _base64(data: bytes) -> str:
 # ------------------------------------------------------------------- lists of fingerprints
 
 
-def parse_list(text: str, file: str) -> tuple[Listed, ...]:
+def parse_list(text: str, file: str) -> tuple[ListedFingerprint, ...]:
     """Read a list of fingerprints: `SHA256:... HOST`, what `ssh-keygen -lf` prints, lines of
     `ssh-keyscan` or known_hosts, and public keys with the host's name as comment.
 
@@ -160,7 +160,7 @@ def parse_list(text: str, file: str) -> tuple[Listed, ...]:
     return tuple(found)
 
 
-def _listed(line: str) -> Listed | str:
+def _listed(line: str) -> ListedFingerprint | str:
     """Return what a line lists, or what is wrong with it."""
     words = line.split()
     if words[0].startswith("@"):
@@ -181,10 +181,10 @@ def _listed(line: str) -> Listed | str:
         names = names if names[:1] and names[0].startswith("|") else tuple(map(str.lower, names))
     if not entry or not names:
         return "no fingerprint and no public key with a host's name"
-    return Listed(names, entry[0].fingerprint, entry[0].name)
+    return ListedFingerprint(names, entry[0].fingerprint, entry[0].name)
 
 
-def _by_fingerprint(words: list[str], found: str) -> Listed | str:
+def _by_fingerprint(words: list[str], found: str) -> ListedFingerprint | str:
     rest = [word for word in words if word != found]
     kind = ""
     if rest and rest[-1].startswith("(") and rest[-1].endswith(")"):
@@ -194,7 +194,7 @@ def _by_fingerprint(words: list[str], found: str) -> Listed | str:
     names = _names(rest)
     if not names or rest == ["no", "comment"]:
         return "no host's name beside the fingerprint"
-    return Listed(names, found.rstrip("="), kind)
+    return ListedFingerprint(names, found.rstrip("="), kind)
 
 
 def _names(words: list[str]) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _names(words: list[str]) -> tuple[str, ...]:
 
 
 def accepted(
-    host: Host, keys: Sequence[PublicKey], listed: Sequence[Listed], file: str
+    host: SshServer, keys: Sequence[PublicKey], listed: Sequence[ListedFingerprint], file: str
 ) -> tuple[PublicKey, ...] | str:
     """Return the keys that a list has for a host, or why none of them may be recorded."""
     lines = [line for line in listed if line.is_for(host.names)]
