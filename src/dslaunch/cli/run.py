@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
     from dslaunch.report.live import JsonView, TerminalView
-    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
+    from dslaunch.run.request import RunRequest
     from dslaunch.run.timeouts import Timeouts
 
 NoSync = Annotated[
@@ -129,7 +129,7 @@ def run(
 
     Example: dslaunch run cluster.yaml train.py --epochs 3
     """
-    from dslaunch.run.launch import RunRequest
+    from dslaunch.run.request import RunRequest
     from dslaunch.run.timeouts import Timeouts
 
     how = JobOptions(module, no_python, launcher, tuple(env or ()))
@@ -271,7 +271,7 @@ def _print_plan(request: RunRequest) -> None:
     from dslaunch.launch.assume import assume
     from dslaunch.launch.planner import make_plan
     from dslaunch.render.dry_run import dry_run
-    from dslaunch.run.launch import counted
+    from dslaunch.run.request import counted
 
     cluster, allocation = request.cluster, request.allocation
     decided = assume(cluster, allocation, str(request.cwd))

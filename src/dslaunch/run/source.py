@@ -21,9 +21,19 @@ from dslaunch.pysource.values import module_paths
 
 IGNORE_FILE = ".dslaunchignore"
 IGNORED = (
-    ".*", "__pycache__", "*.pyc", "*.egg-info", "venv", "node_modules", "wandb", "*.safetensors",
-    "*.pt", "*.pth", "*.ckpt", "*.bin",
-)  # fmt: skip
+    ".*",
+    "__pycache__",
+    "*.pyc",
+    "*.egg-info",
+    "venv",
+    "node_modules",
+    "wandb",
+    "*.safetensors",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.bin",
+)
 """Never shipped: what a tool or a training makes, not what its author wrote."""
 FileId = tuple[int, int]
 """Device and inode: a link has those of what it points to."""

@@ -17,6 +17,7 @@ from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
 from dslaunch.run.prepare import config_files, decide, inquiry, ship
+from dslaunch.run.request import agent_run, counted
 from dslaunch.run.resume import Attempt, settling
 from dslaunch.run.supervisor import Supervisor
 from dslaunch.run.watch import Watch
@@ -39,8 +40,6 @@ def start(controller: RunController, count: int, opening: AgentStarter, inbox: I
 
     Raises a DslaunchError for whatever prevents the start.
     """
-    from dslaunch.run.launch import agent_run, counted
-
     request, allocation, interrupts = (
         controller.request,
         controller.allocation,
