@@ -29,7 +29,7 @@ def stacks(
     told = lookup.find(run, file).stacks(timeout)
     text = jsonlib.dumps(told.stacks, indent=2) if json else page(fold(told.stacks), ui.width())
     ui.result(text)
-    if told.silent:
-        ui.say(f"no answer from {', '.join(told.silent)}")
+    if told.unresponsive:
+        ui.say(f"no answer from {', '.join(told.unresponsive)}")
     if told.failures:
         raise NodeError(told.failures)

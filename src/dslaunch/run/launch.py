@@ -127,24 +127,24 @@ class RunController:
         cluster = self.request.cluster
         inbox: Inbox = Queue(INBOX_SIZE)
         self.transport = transport.choose(cluster.transport, cluster)
-        way = transport.make(self.transport.name, cluster)
+        opened = transport.make(self.transport.name, cluster)
 
         def session(node: Node, connection: Connection) -> Session:
             timeouts = self.request.timeouts
             run = agent_run(self.run, count)
             agent = Agent(run, node.host, timeouts.heartbeat, timeouts.reconnect)
-            return Session(node, connection, agent, inbox, way)
+            return Session(node, connection, agent, inbox, opened)
 
         nodes = [placement.node for placement in allocation.placements]
-        with contextlib.closing(way):
+        with contextlib.closing(opened):
             ping = min(PING, self.request.timeouts.heartbeat / 3)
-            opening = AgentStarter(way, nodes, cluster.ssh.fanout, session, ping)
-            with contextlib.closing(opening):
-                opening.head_start(self.interrupts)
+            starter = AgentStarter(opened, nodes, cluster.ssh.fanout, session, ping)
+            with contextlib.closing(starter):
+                starter.head_start(self.interrupts)
                 # while the agents start: it imports as much as all before it
                 from dslaunch.run.start import start
 
-                return start(self, count, opening, inbox)
+                return start(self, count, starter, inbox)
 
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Start once more with what is left of the nodes and the spares."""

@@ -233,13 +233,13 @@ def _listed(methods: str) -> tuple[str, ...]:
     return tuple(methods.partition(")")[0].split(","))
 
 
-def hop_of(symptom: Symptom, way: Sequence[Hop]) -> Hop | None:
-    """Return the host of a way that a client's words are about: the one that they name, else the
+def hop_of(symptom: Symptom, hops: Sequence[Hop]) -> Hop | None:
+    """Return the host of a route that a client's words are about: the one that they name, else the
     node. OpenSSH names hosts by what it dials, and by the name that known_hosts files have."""
-    for hop in way:
+    for hop in hops:
         if symptom.host in (hop.host, hop.alias, str(hop.known_as)):
             return hop
-    return way[-1] if way else None
+    return hops[-1] if hops else None
 
 
 # ------------------------------------------------------------------- what it means
