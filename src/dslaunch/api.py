@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from dslaunch.render.launch import Rendered
     from dslaunch.run.events import Event, Line
     from dslaunch.run.hardware import Hardware
-    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome
     from dslaunch.run.preflight_survey import Tell
+    from dslaunch.run.request import RunRequest
     from dslaunch.run.status import RunStatus
     from dslaunch.run.timeouts import Timeouts
 
@@ -93,7 +93,7 @@ def assumed_plan(request: RunRequest) -> Plan:
     """Return the plan of a request, made from assumptions. Raises PlanError."""
     from dslaunch.launch.assume import assume
     from dslaunch.launch.planner import make_plan
-    from dslaunch.run.launch import counted
+    from dslaunch.run.request import counted
 
     decided = assume(request.cluster, request.allocation, str(request.cwd))
     job = counted(request, 0)
@@ -216,7 +216,7 @@ def run_request(
     """Return what is asked of `run.launch`. Raises SelectionError, UsageError."""
     from dslaunch.cluster.select import check_min_nodes
     from dslaunch.run.job_program import located
-    from dslaunch.run.launch import RunRequest
+    from dslaunch.run.request import RunRequest
     from dslaunch.run.timeouts import Timeouts
 
     if detached and cluster.by_steps:

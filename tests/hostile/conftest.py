@@ -14,8 +14,9 @@ import pytest
 from dslaunch.cluster.model import Allocation, Cluster, Node, Storage
 from dslaunch.errors import NodeError
 from dslaunch.launch.job import Job
-from dslaunch.run.launch import RunRequest, run_job
+from dslaunch.run.launch import run_job
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.request import RunRequest
 from dslaunch.run.timeouts import Timeouts
 from tests.hostile.neighbor import Victim, ranks, until
 from tests.hostile.node import compromised

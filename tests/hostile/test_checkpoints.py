@@ -22,7 +22,7 @@ from dslaunch.run.checkpoint_stores import LocalStore
 from dslaunch.run.checkpoints import gather, read_through, spread
 from dslaunch.run.evidence import Inquiry
 from dslaunch.run.interrupts import Interrupts
-from dslaunch.run.resume import Attempt, Settling
+from dslaunch.run.resume import Attempt, ResumePreparation
 from tests.hostile.mutations import sample
 from tests.hostile.places import (
     Lying,
@@ -279,13 +279,13 @@ def test_numbers_in_names_cost_no_time(world: Path, here: LocalStore, name: str)
 # ---------------------------------------------------------------- before a run
 
 
-def settling(directory: Path, *sessions: Lying) -> Settling:
+def settling(directory: Path, *sessions: Lying) -> ResumePreparation:
     """What a run does about the checkpoints of these nodes before it starts."""
     nodes = [(Node(session.host, (0,)), (0,)) for session in sessions]
     cluster = Cluster("two", tuple(node for node, _ in nodes))
     inquiry = Inquiry(cluster, Allocation.of(nodes), (str(directory),), None)
     listed: list[Any] = list(sessions)
-    return Settling(inquiry, listed, str(directory), Attempt("r1", 0), Interrupts())
+    return ResumePreparation(inquiry, listed, str(directory), Attempt("r1", 0), Interrupts())
 
 
 def test_a_run_on_lying_nodes_starts_or_ends_with_one_error(world: Path) -> None:

@@ -15,8 +15,9 @@ from dslaunch.launch.job import Job
 from dslaunch.launch.plan import Plan
 from dslaunch.node import processes
 from dslaunch.run.events import Event, Line
-from dslaunch.run.launch import RunRequest, run_job
+from dslaunch.run.launch import run_job
 from dslaunch.run.outcome import Outcome
+from dslaunch.run.request import RunRequest
 from dslaunch.run.timeouts import Timeouts
 
 

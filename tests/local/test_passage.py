@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dslaunch.cluster.model import SecretSource
-from dslaunch.errors import PlanError, PreflightError, UsageError
+from dslaunch.errors import ErrorCode, PlanError, PreflightError, UsageError
 from dslaunch.launch.decisions import DecisionCode
 
 if TYPE_CHECKING:
@@ -157,8 +157,9 @@ def test_a_deepspeed_config_stays_as_it_is_where_storage_is_shared(emulated: Emu
 
 
 def test_a_script_that_is_nowhere_is_refused(emulated: Emulated) -> None:
-    with pytest.raises(PlanError, match=r"script 'gone\.py' is neither here nor on n0, n1"):
+    with pytest.raises(PlanError, match=r"gone\.py.* n0, n1") as caught:
         emulated.run("", program="gone.py")
+    assert caught.value.error_code is ErrorCode.SCRIPT_MISSING
 
 
 def test_progress_bars_end_in_their_last_state(emulated: Emulated) -> None:

@@ -221,6 +221,17 @@ def test_a_broken_plugin_is_named_and_nothing_else_is_done(
     assert "hint: update broken-plugin or uninstall it" in told
 
 
+def test_json_says_by_a_code_why_nothing_was_started(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copy(ROOT / "clusters/local.yaml", work)
+    told = dslaunch_with(tmp_path, work)("run", "--json", "local.yaml", "gone.py", code=3).stdout
+    outcome = json.loads(told.splitlines()[-1])
+    assert outcome["kind"] == "outcome"
+    assert outcome["reason"]["code"] == "not-started"
+    assert outcome["reason"]["problem"] == "script-missing"
+
+
 @pytest.mark.parametrize("pattern", ["(", "x"], ids=["pattern", "code"])
 def test_a_broken_known_ending_does_not_hide_why_a_run_failed(tmp_path: Path, pattern: str) -> None:
     site, work = tmp_path / "site", tmp_path / "work"

@@ -20,8 +20,8 @@ from dslaunch.errors import DslaunchError, Interrupted
 
 if TYPE_CHECKING:
     from dslaunch.report.live import JsonView, TerminalView
-    from dslaunch.run.launch import RunRequest
     from dslaunch.run.outcome import Outcome, Status
+    from dslaunch.run.request import RunRequest
 
 NoSync = Annotated[
     bool, typer.Option("--no-sync", help="Ship nothing: refuse if the code differs.")

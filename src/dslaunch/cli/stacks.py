@@ -29,7 +29,7 @@ def stacks(
         ui.data(told.stacks)
     else:
         ui.result(page(fold(told.stacks), ui.width()))
-    if told.silent:
-        ui.say(f"no answer from {', '.join(told.silent)}")
+    if told.unresponsive:
+        ui.say(f"no answer from {', '.join(told.unresponsive)}")
     if told.failures:
         raise NodeError(told.failures)

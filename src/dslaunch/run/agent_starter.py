@@ -1,4 +1,4 @@
-"""The way from addresses to sessions: every node for itself, while we do something else."""
+"""Connect to all nodes at once and start their agents, while we do something else."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class AgentStarter:
 
     def __init__(
         self,
-        way: Transport,
+        transport: Transport,
         nodes: Sequence[Node],
         fanout: int,
         session: Callable[[Node, Connection], Session],
         ping: float = PING,
     ) -> None:
-        self._way, self._session = way, session
+        self._transport, self._session = transport, session
         workers = max(1, min(fanout, len(nodes)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="opening")
         self._closed = threading.Event()
@@ -78,7 +78,7 @@ class AgentStarter:
             future.add_done_callback(_hang_up)
 
     def _begin(self, node: Node) -> Session:
-        connection = self._way.connect(node)
+        connection = self._transport.connect(node)
         if self._closed.is_set():
             connection.close()
             raise NodeError((NodeFailure(node.host, "lost", "given up"),))

@@ -99,8 +99,10 @@ def require(checkpoint: Checkpoint, holdings: Holdings) -> None:
     count = f"{len(missing)} of {len(checkpoint.wanted())} shards are"
     what = f"{checkpoint.name} is incomplete: {count} on no node, or broken: {some}"
     if holdings.failures:
-        silent = [f"{failure.host}: {failure.message}" for failure in holdings.failures.values()]
-        what = "\n".join([what, *broken, *silent])
+        unresponsive = [
+            f"{failure.host}: {failure.message}" for failure in holdings.failures.values()
+        ]
+        what = "\n".join([what, *broken, *unresponsive])
         raise PreflightError(
             what,
             hint="bring those nodes back, or choose an older --tag",

@@ -149,9 +149,9 @@ def _without_network() -> tuple[str, ...]:
 
 def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str], None]) -> None:
     """Run the converter on a node, over a connection of its own. Raises as `convert_here`."""
-    way = transport.get(cluster.transport, cluster)
+    opened = transport.get(cluster.transport, cluster)
     try:
-        connection = way.connect(node)
+        connection = opened.connect(node)
         channel = connection.start(f"exec {activated(made, node.activate).shell()} 2>&1")
         text = b""
         lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -167,7 +167,7 @@ def convert_on(cluster: Cluster, node: Node, made: Command, say: Callable[[str],
         channel.close()
         connection.close()
     finally:
-        way.close()
+        opened.close()
 
 
 def node_command(

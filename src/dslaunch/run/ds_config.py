@@ -62,12 +62,12 @@ def _errors_of(
     except (ConfigError, OSError, UnicodeDecodeError):
         return []
     subject = LintedConfig(
-        document,
-        table(),
-        reader,
-        read(words) if words is not None else None,
-        parallelism(document.data, allocation.world_size),
-        hardware_of(allocation),
+        document=document,
+        table=table(),
+        reader=reader,
+        arguments=read(words) if words is not None else None,
+        parallelism=parallelism(document.data, allocation.world_size),
+        nodes=hardware_of(allocation),
     )
     found = [remark for remark in lint(subject) if remark.level == "error"]
     return [remark for remark in found if words is not None or remark.path]

@@ -10,9 +10,21 @@ from dslaunch.protocol.messages import Evidence
 from dslaunch.run.reasons import EndReason, OwnProcess, Restart
 
 Kind = Literal[
-    "connected", "contained", "started", "unstarted", "joined", "exit", "away", "back", "lost",
-    "stopping", "ending", "ended", "restarting", "noticed",
-]  # fmt: skip
+    "connected",
+    "contained",
+    "started",
+    "unstarted",
+    "joined",
+    "exit",
+    "away",
+    "back",
+    "lost",
+    "stopping",
+    "ending",
+    "ended",
+    "restarting",
+    "noticed",
+]
 
 
 @dataclass(frozen=True, slots=True)

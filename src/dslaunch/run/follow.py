@@ -78,14 +78,19 @@ class Follower:
 
 
 def read_kept(
-    reached: ReachedNodes, run: str, watch: Watch, *, until: Callable[[], bool] = lambda: False
+    reached: ReachedNodes,
+    run: str,
+    watch: Watch,
+    *,
+    until: Callable[[], bool] = lambda: False,
+    most: int = PIECE,
 ) -> None:
     """Read what a run has kept on nodes where its agent has left, in the order of time, or so much
-    of it that `until` says that it is enough.
+    of it that `until` says that it is enough; at `most` so many bytes of a node at a time.
 
     Raises NodeError.
     """
-    told = [_kept(session, run) for session in reached.sessions.values()]
+    told = [_kept(session, run, most) for session in reached.sessions.values()]
     for _, session, frame in merge(*told, key=itemgetter(0)):
         if until():
             return
@@ -95,18 +100,18 @@ def read_kept(
             watch.happened(read_event(session.host, frame, session.offset))
 
 
-def _kept(session: Session, run: str) -> Iterator[tuple[float, Session, Kept]]:
+def _kept(session: Session, run: str, most: int) -> Iterator[tuple[float, Session, Kept]]:
     """What one node has kept, with the time by our clock; only a piece of it is in memory.
 
     Ends where a piece cannot be had. Raises NodeError where it is no journal of ours.
     """
     incoming, position, size = Incoming(session.ranks), 0, 1
     while position < size:
-        wanted = {"run": run, "position": position, "most": PIECE}
+        wanted = {"run": run, "position": position, "most": most}
         piece = answer_of(session.host, session.ask({JOURNAL: wanted})).get(JOURNAL)
         if piece is None or piece.size > MOST_KEPT:
             return
-        if len(piece.data) < min(PIECE, piece.size - position):  # or it would go on for ever
+        if len(piece.data) < min(most, piece.size - position):  # or it would go on for ever
             return
         position, size = position + len(piece.data), piece.size
         try:

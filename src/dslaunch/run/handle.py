@@ -50,7 +50,7 @@ class Gathered:
 
     stacks: Mapping[str, Any]
     """Host -> rank -> stacks."""
-    silent: tuple[str, ...] = ()
+    unresponsive: tuple[str, ...] = ()
     failures: tuple[NodeFailure, ...] = ()
     """Of nodes that could not be reached."""
 

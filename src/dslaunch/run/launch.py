@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import secrets as randomness
-import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Protocol
@@ -25,11 +24,11 @@ from dslaunch.run.boot import Agent
 from dslaunch.run.events import Event
 from dslaunch.run.interrupts import Interrupts
 from dslaunch.run.reasons import Restart
+from dslaunch.run.request import RunRequest, agent_run
 from dslaunch.run.run_directory import CLUSTER, SUBMISSION, RunDirectory, runs_directory
 from dslaunch.run.run_record import FILE, RunRecord
 from dslaunch.run.secret import Secret, read_secrets
 from dslaunch.run.session import INBOX_SIZE, Inbox, Session
-from dslaunch.run.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
@@ -38,30 +37,6 @@ if TYPE_CHECKING:
     from dslaunch.run.outcome import Outcome
     from dslaunch.transport.base import Connection
     from dslaunch.transport.ssh.choice import Choice
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What the user asked for."""
-
-    cluster: Cluster
-    allocation: Allocation
-    job: Job
-    cwd: Path
-    environ: Mapping[str, str]
-    sync: bool = True
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    detached: bool = False
-    preflight: bool = True
-    """Whether the quick checks are made before the start."""
-    restarts: int = 0
-    """How often a run that failed is started again."""
-    min_nodes: int | None = None
-    """With how few nodes; None: with as many as at first."""
-    force: bool = False
-    """Whether to start although the DeepSpeed config has errors."""
-    notice: signal.Signals | None = None
-    """A signal of ours that is handed to the ranks; None: none."""
 
 
 class RunView(Protocol):
@@ -156,24 +131,24 @@ class RunController:
         cluster = self.request.cluster
         inbox: Inbox = Queue(INBOX_SIZE)
         self.transport = transport.choose(cluster.transport, cluster)
-        way = transport.make(self.transport.name, cluster)
+        opened = transport.make(self.transport.name, cluster)
 
         def session(node: Node, connection: Connection) -> Session:
             timeouts = self.request.timeouts
             run = agent_run(self.run, count)
             agent = Agent(run, node.host, timeouts.heartbeat, timeouts.reconnect)
-            return Session(node, connection, agent, inbox, way)
+            return Session(node, connection, agent, inbox, opened)
 
         nodes = [placement.node for placement in allocation.placements]
-        with contextlib.closing(way):
+        with contextlib.closing(opened):
             ping = min(PING, self.request.timeouts.heartbeat / 3)
-            opening = AgentStarter(way, nodes, cluster.ssh.fanout, session, ping)
-            with contextlib.closing(opening):
-                opening.head_start(self.interrupts)
+            starter = AgentStarter(opened, nodes, cluster.ssh.fanout, session, ping)
+            with contextlib.closing(starter):
+                starter.head_start(self.interrupts)
                 # while the agents start: it imports as much as all before it
                 from dslaunch.run.start import start
 
-                return start(self, count, opening, inbox)
+                return start(self, count, starter, inbox)
 
     def again(self, outcome: Outcome, count: int) -> Outcome:
         """Start once more with what is left of the nodes and the spares."""
@@ -226,22 +201,6 @@ class RunController:
         )
         self.record.write(FILE, about.to_json())
         return self.record
-
-
-def agent_run(run: str, count: int) -> str:
-    """The name that the agents of one attempt carry."""
-    return f"{run}+{count}" if count else run
-
-
-def counted(request: RunRequest, count: int) -> Job:
-    """The job, told how often it was started again, and how far it can help itself."""
-    job = request.job
-    return replace(
-        job,
-        overrides=(*job.overrides, ("DSLAUNCH_RESTART_COUNT", str(count))),
-        restarts=request.restarts,
-        min_nodes=request.min_nodes,
-    )
 
 
 def cluster_json(cluster: Cluster) -> str:

@@ -248,7 +248,12 @@ def _is_victim(event: Event) -> bool:
 def _secondary(event: Event, why: Mapping[RankSource, Diagnosis]) -> SecondaryFailure:
     found = _why(event, why)
     return SecondaryFailure(
-        event.host or "", event.rank or 0, event.code, event.signal, found.code, found.what
+        host=event.host or "",
+        rank=event.rank or 0,
+        code=event.code,
+        signal=event.signal,
+        ending=found.code,
+        what=found.what,
     )
 
 

@@ -60,12 +60,12 @@ def inquiry(cluster: Cluster, allocation: Allocation, job: Job, cwd: Path) -> In
         wanted.append(source.remote)
         here = source.local
     return Inquiry(
-        cluster,
-        allocation,
-        tuple(dict.fromkeys(wanted)),
-        source,
-        here,
-        configs_in_code(job, cwd, source),
+        cluster=cluster,
+        allocation=allocation,
+        directories=tuple(dict.fromkeys(wanted)),
+        source=source,
+        here=here,
+        configs=configs_in_code(job, cwd, source),
     )
 
 

@@ -42,16 +42,16 @@ def reach(
     # who has which ranks is not known yet: a run has at most a rank for each slot
     ranks = range(sum(len(node.slots) for node in cluster.nodes))
     with contextlib.ExitStack() as stack:
-        way = transport.get(cluster.transport, cluster)
-        stack.callback(way.close)
-        for host, made in connect_all(way, nodes, cluster.ssh.fanout).items():
+        opened = transport.get(cluster.transport, cluster)
+        stack.callback(opened.close)
+        for host, made in connect_all(opened, nodes, cluster.ssh.fanout).items():
             if isinstance(made, NodeFailure):
                 reached.failures[host] = made
                 continue
             stack.callback(made.close)
             node = next(node for node in nodes if node.host == host)
             agent = Agent(run or f"ask-{secrets.token_hex(4)}", host)
-            reached.sessions[host] = Session(node, made, agent, reached.inbox, way)
+            reached.sessions[host] = Session(node, made, agent, reached.inbox, opened)
         stack.callback(close_all, list(reached.sessions.values()))
         for session in reached.sessions.values():
             session.expect(ranks)

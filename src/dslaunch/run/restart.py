@@ -11,6 +11,7 @@ from dslaunch.launch.replacement import Replacement, enough_without, without
 from dslaunch.protocol.messages import NodeEvent
 from dslaunch.run.faulty import faulty_nodes
 from dslaunch.run.reach import ReachedNodes, reach
+from dslaunch.run.request import agent_run
 
 if TYPE_CHECKING:
     from dslaunch.run.launch import RunController
@@ -47,8 +48,6 @@ def choose_again(
 
 def unfit(controller: RunController, nodes: list[Node], count: int) -> set[str]:
     """The nodes that cannot be spoken to, or on which the last attempt does not end."""
-    from dslaunch.run.launch import agent_run
-
     if not nodes:
         return set()
     with reach(controller.request.cluster, nodes, agent_run(controller.run, count - 1)) as reached:

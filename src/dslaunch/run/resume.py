@@ -40,7 +40,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class ResumePreparation:
     """The checkpoint directories of one start's nodes."""
 
     question: Inquiry
@@ -138,14 +138,14 @@ class Settling:
         return {session.host: answers for session, answers in zip(self.sessions, said, strict=True)}
 
 
-def settling(
+def prepare_resume(
     question: Inquiry,
     job: Job,
     sessions: Sequence[Session],
     facts: Facts,
     attempt: Attempt,
     interrupts: Interrupts,
-) -> Settling | None:
+) -> ResumePreparation | None:
     """What is to be done for a job's checkpoints; None where DeepSpeed needs no help: on shared
     storage or one node, or without a DeepSpeed config among the arguments or in the code."""
     cluster, workdir = question.cluster, question.directories[0]
@@ -156,7 +156,7 @@ def settling(
         return None
     given = resume.directory(job.args)
     where = posixpath.join(workdir, given) if given else checkpoints
-    return Settling(question, list(sessions), where, attempt, interrupts)
+    return ResumePreparation(question, list(sessions), where, attempt, interrupts)
 
 
 def _decision(

@@ -86,15 +86,23 @@ class CopyProgress:
 Tell = Callable[[CopyProgress], None]
 
 
-def copy(transfers: Sequence[Transfer], tell: Tell = lambda progress: None) -> CopyProgress:
-    """Copy all files; `tell` is called with each piece, from this thread.
+def copy(
+    transfers: Sequence[Transfer],
+    tell: Tell = lambda progress: None,
+    *,
+    piece: int = PIECE,
+    spare: int = SPARE,
+) -> CopyProgress:
+    """Copy all files in pieces of so many bytes; `tell` is called meanwhile, from this thread.
+
+    `spare`: bytes of a disk that are left free.
 
     Raises PreflightError, before anything is copied, if a disk is too small; StoreError or
     NodeError for the first file that cannot be copied. What was copied until then is of use to
     the next try.
     """
-    check_room(transfers)
-    work = _Work(CopyProgress(sum(t.size for t in transfers), len(transfers)))
+    check_room(transfers, spare)
+    work = _Work(piece, CopyProgress(sum(t.size for t in transfers), len(transfers)))
     ends = max(len({t.source.name for t in transfers}), len({t.target.name for t in transfers}))
     workers = min(AT_ONCE, PER_END * max(1, ends))
     with ThreadPoolExecutor(workers) as pool:
@@ -137,8 +145,8 @@ def _in_turns(transfers: Sequence[Transfer]) -> list[Transfer]:
 class _Work:
     """What the threads that copy share."""
 
-    def __init__(self, progress: CopyProgress) -> None:
-        self.progress = progress
+    def __init__(self, piece: int, progress: CopyProgress) -> None:
+        self.piece, self.progress = piece, progress
         self.stopped = threading.Event()
         self._lock = threading.Lock()
 
@@ -164,7 +172,7 @@ class _Work:
     def _pieces(self, transfer: Transfer, offset: int) -> None:
         """Read ahead while pieces are written."""
         self._count(offset)
-        offsets = iter(range(offset, transfer.size, PIECE))
+        offsets = iter(range(offset, transfer.size, self.piece))
         coming = deque((at, self._read(transfer, at)) for at in islice(offsets, AHEAD))
         while coming and not self.stopped.is_set():
             at, future = coming.popleft()
@@ -174,7 +182,7 @@ class _Work:
                 raise StoreError(
                     f"{where} changed while it was copied", hint="wait until it is saved, try again"
                 )
-            after = min(at + PIECE, transfer.size)
+            after = min(at + self.piece, transfer.size)
             if _decoded_size(piece.data) != after - at:
                 raise StoreError(f"{where}: the piece at byte {at} has another size than asked for")
             if (following := next(offsets, None)) is not None:
@@ -188,7 +196,7 @@ class _Work:
         self._count(after - offset)
 
     def _read(self, transfer: Transfer, offset: int) -> Future[Piece]:
-        return transfer.at_source("read", offset=offset, most=PIECE)
+        return transfer.at_source("read", offset=offset, most=self.piece)
 
     def _count(self, size: int, files_done: int = 0, there: int = 0, resumed: int = 0) -> None:
         with self._lock:
@@ -206,7 +214,7 @@ def _decoded_size(data: str) -> int | None:
         return None
 
 
-def check_room(transfers: Sequence[Transfer]) -> None:
+def check_room(transfers: Sequence[Transfer], spare: int) -> None:
     """Raise PreflightError naming every place whose disk has no room for what it is to take."""
     by_place: dict[str, list[Transfer]] = {}
     for transfer in transfers:
@@ -215,10 +223,10 @@ def check_room(transfers: Sequence[Transfer]) -> None:
     for name, some in by_place.items():
         room: Room = result(some[0].target.ask("room", some[0].target_directory))
         wanted = sum(t.size for t in some) - _there(some)
-        if wanted + SPARE > room.free:
+        if wanted + spare > room.free:
             small.append(
                 f"{name}: {room.path} has {in_words(room.free)} free, "
-                f"{in_words(wanted)} are to be written there, {in_words(SPARE)} to be left"
+                f"{in_words(wanted)} are to be written there, {in_words(spare)} to be left"
             )
     if small:
         raise PreflightError(

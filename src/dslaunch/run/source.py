@@ -147,7 +147,9 @@ def _file_id(status: os.stat_result) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def digests(directory: Path, secrets: frozenset[FileId] = frozenset()) -> Iterator[tuple[str, str]]:
+def digests(
+    directory: Path, secrets: frozenset[FileId] = frozenset(), most_bytes: int = MOST_BYTES
+) -> Iterator[tuple[str, str]]:
     """Path and SHA-256 of each file to ship, in a stable order. Raises PlanError."""
     total = 0
     for count, path in enumerate(walk(directory), 1):
@@ -155,10 +157,10 @@ def digests(directory: Path, secrets: frozenset[FileId] = frozenset()) -> Iterat
         if _file_id(status) in secrets:
             continue
         total += status.st_size
-        if count > MOST_FILES or total > MOST_BYTES:
+        if count > MOST_FILES or total > most_bytes:
             raise PlanError(
                 f"{directory} is too large to ship: more than {MOST_FILES} files or "
-                f"{MOST_BYTES >> 20} MiB",
+                f"{most_bytes >> 20} MiB",
                 hint=f"list what is no code in {directory / IGNORE_FILE}, put the script into a "
                 "directory of its own, use a shared `storage.workdir`, or give --no-sync",
                 code=ErrorCode.CODE_TOO_LARGE,

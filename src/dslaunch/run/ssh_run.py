@@ -88,8 +88,8 @@ class SshRun:
             return None
         if self.name in reports.unasked:
             return Unknown("no-cluster")
-        silent = tuple(host for host in self.hosts if host in reports.failures)
-        return Unknown("no-answer", silent) if silent else None
+        unresponsive = tuple(host for host in self.hosts if host in reports.failures)
+        return Unknown("no-answer", unresponsive) if unresponsive else None
 
     def status(self) -> RunStatus:
         """Ask its nodes. Raises DslaunchError."""
@@ -175,8 +175,8 @@ class SshRun:
             if not reached.sessions:
                 raise nothing_reached(reached, self.name)
             told = gather_stacks(list(reached.sessions.values()), timeout)
-            silent = tuple(host for host in reached.sessions if host not in told)
-            return Gathered(told, silent, _unreachable(reached))
+            unresponsive = tuple(host for host in reached.sessions if host not in told)
+            return Gathered(told, unresponsive, _unreachable(reached))
 
 
 def _unreachable(reached: ReachedNodes) -> tuple[NodeFailure, ...]:

@@ -17,7 +17,8 @@ from dslaunch.run.events import Event
 from dslaunch.run.evidence import ask_all, gather
 from dslaunch.run.gate import Gate
 from dslaunch.run.prepare import config_files, decide, inquiry, ship
-from dslaunch.run.resume import Attempt, settling
+from dslaunch.run.request import agent_run, counted
+from dslaunch.run.resume import Attempt, prepare_resume
 from dslaunch.run.supervisor import Supervisor
 from dslaunch.run.watch import Watch
 
@@ -34,13 +35,11 @@ if TYPE_CHECKING:
 _log = log.Log(__name__)
 
 
-def start(controller: RunController, count: int, opening: AgentStarter, inbox: Inbox) -> Outcome:
+def start(controller: RunController, count: int, starter: AgentStarter, inbox: Inbox) -> Outcome:
     """Start the job and stay to its end; a detached one is only started.
 
     Raises a DslaunchError for whatever prevents the start.
     """
-    from dslaunch.run.launch import agent_run, counted
-
     request, allocation, interrupts = (
         controller.request,
         controller.allocation,
@@ -54,18 +53,21 @@ def start(controller: RunController, count: int, opening: AgentStarter, inbox: I
         refuse(errors)
     gate = None
     if request.preflight:
-        gate = Gate(question, job, opening.begun, request.cwd)
-    sessions = _greeted(controller, opening)
+        gate = Gate(question, job, starter.begun, request.cwd)
+    sessions = _greeted(controller, starter)
     if count:
         question = replace(question, before=agent_run(controller.run, count - 1))
     facts = gather(question, sessions, interrupts)
     decided, job, shipments = decide(question, facts, job, request.cwd, request.sync)
     attempt = Attempt(controller.run, count)
-    kept = settling(question, request.job, sessions, facts, attempt, interrupts)
+    kept = prepare_resume(question, request.job, sessions, facts, attempt, interrupts)
     decided = kept.before(request.job, decided) if kept else decided
     if gate:
         decided = gate.passed(decided, interrupts, shipping=bool(shipments))
-    decided = replace(decided, decisions=(*_way(controller), *decided.decisions, *warnings(errors)))
+    decided = replace(
+        decided,
+        decisions=(*_transport_decisions(controller), *decided.decisions, *warnings(errors)),
+    )
     plan = make_plan(allocation, job, decided, cluster=request.cluster.name)
     record = controller.recorded(plan, count)
     record.write(numbered("plan", count), plan_to_json(plan))
@@ -100,7 +102,7 @@ def numbered(name: str, count: int) -> str:
     return f"{name}-{count}.json" if count else f"{name}.json"
 
 
-def _way(controller: RunController) -> tuple[Decision, ...]:
+def _transport_decisions(controller: RunController) -> tuple[Decision, ...]:
     """How the nodes are reached, if that is not as always."""
     chosen = controller.transport
     if chosen is None or not chosen.notable:
@@ -109,9 +111,9 @@ def _way(controller: RunController) -> tuple[Decision, ...]:
     return (decision(code, transport=chosen.name, reason=chosen.why),)
 
 
-def _greeted(controller: RunController, opening: AgentStarter) -> list[Session]:
+def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
     """The sessions whose agents have greeted. Raises NodeError, Interrupted."""
-    sessions = opening.sessions(controller.interrupts)
+    sessions = starter.sessions(controller.interrupts)
     ask_all([session.hello for session in sessions], sessions, controller.interrupts)
     for session in sessions:
         controller.screen.event(Event(time.time(), "connected", session.host))

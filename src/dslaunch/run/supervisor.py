@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import wait
 from dataclasses import asdict, replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -212,8 +213,6 @@ class Supervisor:
 
 def gather_stacks(sessions: list[Session], timeout: float = 15.0) -> dict[str, Any]:
     """What every rank is doing: host -> rank -> stacks; nodes that do not answer are left out."""
-    from concurrent.futures import wait
-
     asked = {
         session.host: session.request("stacks", STACKS, timeout=timeout * 2 / 3)
         for session in sessions

@@ -233,13 +233,13 @@ def _listed(methods: str) -> tuple[str, ...]:
     return tuple(methods.partition(")")[0].split(","))
 
 
-def hop_of(symptom: Symptom, way: Sequence[Hop]) -> Hop | None:
-    """Return the host of a way that a client's words are about: the one that they name, else the
+def hop_of(symptom: Symptom, hops: Sequence[Hop]) -> Hop | None:
+    """Return the host of a route that a client's words are about: the one that they name, else the
     node. OpenSSH names hosts by what it dials, and by the name that known_hosts files have."""
-    for hop in way:
+    for hop in hops:
         if symptom.host in (hop.host, hop.alias, str(hop.known_as)):
             return hop
-    return way[-1] if way else None
+    return hops[-1] if hops else None
 
 
 # ------------------------------------------------------------------- what it means
@@ -264,7 +264,14 @@ def failure(scene: Scene, symptom: Symptom) -> NodeFailure:
         for name in (own, own if at_jump else NODE)
     ]
     full = f"{message} ({detail})" if detail else message
-    return NodeFailure(node.host, kind, full, hints[0], detail, hints[1])
+    return NodeFailure(
+        host=node.host,
+        kind=kind,
+        message=full,
+        hint=hints[0],
+        detail=detail,
+        common_hint=hints[1],
+    )
 
 
 def _is_jump(scene: Scene) -> bool:
@@ -370,6 +377,8 @@ def _forget(scene: Scene, name: str) -> str:
     if name == NODE:
         return "ssh-keygen -R NAME -f FILE` with the names and files of `dslaunch trust"
     port = scene.node.port or 22
-    known_as = str(scene.hop.known_as) if scene.hop else name if port == 22 else f"[{name}]:{port}"
+    known_as = name if port == 22 else f"[{name}]:{port}"
+    if scene.hop is not None:
+        known_as = str(scene.hop.known_as)
     files = dict.fromkeys(entry.file for entry in scene.recorded if entry.file)
     return f"ssh-keygen -R '{known_as}'" + "".join(f" -f {_word(file)}" for file in files)

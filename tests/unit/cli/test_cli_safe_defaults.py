@@ -13,8 +13,9 @@ import pytest
 
 from dslaunch.api import check_not_scheduled
 from dslaunch.cli.script_options import defined_options, option_names, own_options
-from dslaunch.cluster.model import BY_STEPS, Cluster, Node, Slurm
+from dslaunch.cluster.model import Cluster, Node, Slurm
 from dslaunch.errors import PlanError
+from dslaunch.transport.transports import srun
 
 Called = subprocess.CompletedProcess[str]
 SITE = "nodes: [{host: 'n[1-2]', slots: 2}]\nslurm: {partition: gpu}\n"
@@ -112,7 +113,7 @@ def test_every_transport_over_ssh_is_refused(transport: str) -> None:
     [
         (scheduled(), {"SLURM_JOB_ID": "7"}),
         (scheduled(transport="local"), {}),
-        (scheduled(transport=BY_STEPS), {}),
+        (scheduled(transport=srun.NAME), {}),
         (Cluster("c", (Node("n1", (0,)),)), {}),
     ],
 )

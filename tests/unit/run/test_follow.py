@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import pytest
-
 from dslaunch.node import frames
 from dslaunch.protocol.queries import JOURNAL, Answers, Questions, parse_answers
-from dslaunch.run import follow
 from dslaunch.run.events import Event, Line
 from dslaunch.run.follow import read_kept, replay
 from dslaunch.run.reach import ReachedNodes
@@ -91,12 +88,11 @@ def wrote(rank: int, *lines: tuple[float, str]) -> bytes:
     return b"".join([*told, frames.frame(frames.MESSAGE, frames.message_body(end), len(told) + 1)])
 
 
-def test_what_nodes_have_kept_is_merged_by_our_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PIECE", 7)
+def test_what_nodes_have_kept_is_merged_by_our_clock() -> None:
     nodes = {
         "n1": Node("n1", 0.0, wrote(0, (1.0, "a"), (3.0, "c"))),
         "n2": Node("n2", 3600.0, wrote(1, (3602.0, "b"), (3604.0, "d"))),
     }
     screen = View()
-    read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen))
+    read_kept(ReachedNodes(cast("dict[str, Session]", nodes)), "r", Watch(screen), most=7)
     assert screen.shown == ["0: a", "1: b", "0: c", "0: exit", "1: d", "1: exit"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dslaunch.errors import ErrorCode, PreflightError
-from dslaunch.run import shards
 from dslaunch.run.checkpoint_stores import LocalStore, StoreError
 from dslaunch.run.shards import Transfer, copy, in_words
 
@@ -41,9 +41,11 @@ def transfers(source: Path, target: Path, place: Any, onto: Any = None) -> list[
     return found
 
 
+copy_in_pieces = partial(copy, piece=1000)
+
+
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(shards, "PIECE", 1000)
+def source(tmp_path: Path) -> Path:
     directory = tmp_path / "source"
     directory.mkdir()
     for number in range(5):
@@ -52,13 +54,13 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_all_files_arrive_with_their_times(source: Path, tmp_path: Path, place: LocalStore) -> None:
-    progress = copy(transfers(source, tmp_path / "t", place))
+    progress = copy_in_pieces(transfers(source, tmp_path / "t", place))
     assert (progress.files_done, progress.done, progress.there) == (5, 15_000, 0)
     for path in source.iterdir():
         arrived = tmp_path / "t" / path.name
         assert arrived.read_bytes() == path.read_bytes()
         assert arrived.stat().st_mtime_ns == path.stat().st_mtime_ns
-    assert copy(transfers(source, tmp_path / "t", place)).there == 5
+    assert copy_in_pieces(transfers(source, tmp_path / "t", place)).there == 5
 
 
 class Failing(LocalStore):
@@ -85,8 +87,8 @@ def test_a_second_try_goes_on_where_the_first_broke(
         ThreadPoolExecutor(2) as pool,
         pytest.raises(StoreError, match="input/output error"),
     ):
-        copy(transfers(source, tmp_path / "t", place, Failing(pool, 8)))
-    progress = copy(transfers(source, tmp_path / "t", place))
+        copy_in_pieces(transfers(source, tmp_path / "t", place, Failing(pool, 8)))
+    progress = copy_in_pieces(transfers(source, tmp_path / "t", place))
     assert progress.resumed + progress.there > 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "t").iterdir()} == {
         p.name: p.read_bytes() for p in source.iterdir()
@@ -99,16 +101,15 @@ def test_a_file_that_is_saved_anew_meanwhile_is_not_mixed(
     wanted = transfers(source, tmp_path / "t", place)
     (source / "f4").write_bytes(bytes(6000))
     with pytest.raises(StoreError, match="f4 changed while it was copied"):
-        copy(wanted)
+        copy_in_pieces(wanted)
     assert not (tmp_path / "t" / "f4").exists()
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(
-    source: Path, tmp_path: Path, place: LocalStore, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, place: LocalStore
 ) -> None:
-    monkeypatch.setattr(shards, "SPARE", 1 << 62)
     with pytest.raises(PreflightError, match=r"15\.0 kB") as caught:
-        copy(transfers(source, tmp_path / "t", place))
+        copy_in_pieces(transfers(source, tmp_path / "t", place), spare=1 << 62)
     assert caught.value.error_code is ErrorCode.DISK_FULL
     assert list((tmp_path / "t").iterdir()) == []
 

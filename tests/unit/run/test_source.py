@@ -7,8 +7,7 @@ import pytest
 
 from dslaunch.errors import ErrorCode, PlanError
 from dslaunch.launch.job import Job
-from dslaunch.run import source as sources
-from dslaunch.run.source import archive, find_source, script_imports, walk
+from dslaunch.run.source import archive, digests, find_source, script_imports, walk
 
 
 @pytest.fixture
@@ -109,10 +108,9 @@ def test_a_module_brings_the_working_directory(project: Path) -> None:
     assert (source.local, source.script) == (project, None)
 
 
-def test_too_much_to_ship_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST_BYTES", 10)
+def test_too_much_to_ship_is_refused(project: Path) -> None:
     with pytest.raises(PlanError) as caught:
-        find_source(Job("train.py"), project, "/w")
+        list(digests(project, most_bytes=10))
     assert caught.value.error_code is ErrorCode.CODE_TOO_LARGE
     assert ".dslaunchignore" in (caught.value.hint or "")
 

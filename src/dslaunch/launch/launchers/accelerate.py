@@ -52,7 +52,9 @@ class Accelerate(Launcher):
         words = positional(job) if alone else (*_distributed(logs), *torch_positional(job, logs))
         command = Command(
             (
-                *(interpreter(placement.node), "-m", "accelerate.commands.launch"),
+                interpreter(placement.node),
+                "-m",
+                "accelerate.commands.launch",
                 f"--num_processes={world.size}",
                 f"--num_machines={world.node_count}",
                 f"--machine_rank={placement.node_rank}",
@@ -74,7 +76,10 @@ class Accelerate(Launcher):
             words = (*kind_flag(step.job, "--no_python"), *positional(step.job))
         command = Command(
             (
-                *(step.python, "-u", "-m", "accelerate.commands.launch"),
+                step.python,
+                "-u",
+                "-m",
+                "accelerate.commands.launch",
                 joined("--num_processes=", Var("ranks")),
                 joined("--num_machines=", step.nodes),
                 joined("--machine_rank=", NODE_RANK),

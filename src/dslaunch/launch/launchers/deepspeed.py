@@ -63,7 +63,10 @@ class DeepSpeed(Launcher):
             Process(
                 Command(
                     (
-                        *(interpreter(placement.node), "-u", "-m", "deepspeed.launcher.launch"),
+                        interpreter(placement.node),
+                        "-u",
+                        "-m",
+                        "deepspeed.launcher.launch",
                         world_option(world),
                         f"--node_rank={placement.node_rank}",
                         f"--master_addr={world.rendezvous.address}",
@@ -81,7 +84,10 @@ class DeepSpeed(Launcher):
         only prints."""
         command = Command(
             (
-                *(step.python, "-u", "-m", "deepspeed.launcher.launch"),
+                step.python,
+                "-u",
+                "-m",
+                "deepspeed.launcher.launch",
                 joined("--world_info=", Var("world")),
                 joined("--node_rank=", NODE_RANK),
                 joined("--master_addr=", MASTER_ADDRESS),

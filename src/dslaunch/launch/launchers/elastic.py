@@ -73,7 +73,9 @@ class Elastic(Launcher):
             Process(
                 Command(
                     (
-                        *(interpreter(placement.node), "-m", "torch.distributed.run"),
+                        interpreter(placement.node),
+                        "-m",
+                        "torch.distributed.run",
                         f"--nnodes={least}:{world.node_count}",
                         f"--nproc-per-node={len(placement.slots)}",
                         f"--max-restarts={job.restarts}",
@@ -102,7 +104,10 @@ class Elastic(Launcher):
         )
         least = f"{step.min_nodes}:" if step.min_nodes else ""
         words = (
-            *(step.python, "-u", "-m", "torch.distributed.run"),
+            step.python,
+            "-u",
+            "-m",
+            "torch.distributed.run",
             joined("--nnodes=", least, step.nodes),
             f"--nproc-per-node={step.slots}",
             f"--max-restarts={step.job.restarts}",

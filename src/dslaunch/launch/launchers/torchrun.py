@@ -44,7 +44,9 @@ class Torchrun(Launcher):
             Process(
                 Command(
                     (
-                        *(interpreter(placement.node), "-m", "torch.distributed.run"),
+                        interpreter(placement.node),
+                        "-m",
+                        "torch.distributed.run",
                         f"--nnodes={world.node_count}",
                         f"--nproc-per-node={len(placement.slots)}",
                         f"--node-rank={placement.node_rank}",
@@ -64,7 +66,10 @@ class Torchrun(Launcher):
         return StepCommand(
             Command(
                 (
-                    *(step.python, "-u", "-m", "torch.distributed.run"),
+                    step.python,
+                    "-u",
+                    "-m",
+                    "torch.distributed.run",
                     joined("--nnodes=", step.nodes),
                     f"--nproc-per-node={step.slots}",
                     joined("--node-rank=", NODE_RANK),

@@ -6,6 +6,7 @@ reports it as undecided.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
@@ -216,7 +217,5 @@ def words_of(text: str) -> list[str]:
 
 
 def _glob(pattern: str, base: Path) -> list[Path]:
-    import glob
-
     path = Path(pattern).expanduser()
     return [Path(name) for name in sorted(glob.glob(str(base / path)))]  # noqa: PTH207 - absolute

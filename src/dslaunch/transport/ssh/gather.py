@@ -132,8 +132,13 @@ class Gatherer:
                 raise NodeError((self._failure(host, symptom),)) from error
 
     def _failure(self, host: SshServer, symptom: Symptom) -> NodeFailure:
-        limit = self._ssh.connect_timeout
-        return failure(Scene(host.node, host.hop, None, (), self._ssh.config_file, limit), symptom)
+        scene = Scene(
+            node=host.node,
+            hop=host.hop,
+            config_file=self._ssh.config_file,
+            timeout=self._ssh.connect_timeout,
+        )
+        return failure(scene, symptom)
 
     @contextlib.contextmanager
     def _connected(self, hop: Hop, words: IO[bytes]) -> Iterator[socket.socket]:

@@ -77,7 +77,13 @@ def _examined(
         kind = "protocol"
     said = "it has no host key of a kind that is supported" if kind == "protocol" else ""
     shown = " and ".join(map(str, keys))
-    scene = Scene(host.node, hop, None, recorded, ssh.config_file, ssh.connect_timeout)
+    scene = Scene(
+        node=host.node,
+        hop=hop,
+        recorded=recorded,
+        config_file=ssh.config_file,
+        timeout=ssh.connect_timeout,
+    )
     return Presented(host, "failed", keys, failure(scene, Symptom(kind, said, key=shown)))
 
 

@@ -164,7 +164,16 @@ def _entry(line: str, file: str, number: int) -> Entry | None:
         return None
     hosts, key_type, encoded = words[:3]
     key = _key(key_type, encoded)
-    return None if key is None else Entry(marker, hosts, key_type, key, file, number)
+    if key is None:
+        return None
+    return Entry(
+        marker=marker,
+        hosts=hosts,
+        key_type=key_type,
+        key=key,
+        file=file,
+        line=number,
+    )
 
 
 def _key(key_type: str, encoded: str) -> bytes | None:

@@ -80,34 +80,43 @@ _TICKET_RULES = {
     "gssapikeyexchange": Rule("Paramiko is used without Kerberos", weaker=False),
 }
 """Rules that hold only with a Kerberos ticket: Debian and Red Hat set the option for everybody."""
-APPLIED = frozenset({
-    "globalknownhostsfile", "host", "hostkeyalias", "hostname", "identitiesonly",
-    "identityfile", "include", "match", "port", "proxycommand", "proxyjump", "user",
-    "userknownhostsfile",
-})  # fmt: skip
+APPLIED = frozenset(
+    [
+        "globalknownhostsfile",
+        "host",
+        "hostkeyalias",
+        "hostname",
+        "identitiesonly",
+        "identityfile",
+        "include",
+        "match",
+        "port",
+        "proxycommand",
+        "proxyjump",
+        "user",
+        "userknownhostsfile",
+    ]
+)
 """Options that `route` and the fabric transport apply."""
-WITHOUT_EFFECT = frozenset({
-    "addkeystoagent", "batchmode", "canonicaldomains", "canonicalizefallbacklocal",
-    "canonicalizemaxdots", "canonicalizepermittedcnames", "challengeresponseauthentication",
-    "channeltimeout", "clearallforwardings", "compression", "compressionlevel",
-    "connectionattempts", "connecttimeout", "controlmaster", "controlpath", "controlpersist",
-    "dynamicforward", "enableescapecommandline", "enablesshkeysign", "escapechar",
-    "exitonforwardfailure", "fingerprinthash", "forkafterauthentication", "forwardagent",
-    "forwardx11", "forwardx11timeout", "forwardx11trusted", "gatewayports",
-    "gssapiclientidentity", "gssapidelegatecredentials", "gssapikexalgorithms",
-    "gssapirenewalforcesrekey", "gssapiserveridentity", "gssapitrustdns", "hashknownhosts",
-    "hostbasedacceptedalgorithms", "hostbasedkeytypes", "ignoreunknown", "ipqos",
-    "kbdinteractiveauthentication", "kbdinteractivedevices", "keepalive", "localcommand",
-    "localforward", "loglevel", "logverbose", "nohostauthenticationforlocalhost",
-    "numberofpasswordprompts", "obscurekeystroketiming", "passwordauthentication",
-    "permitlocalcommand", "permitremoteopen", "preferredauthentications", "protocol",
-    "rekeylimit", "remotecommand", "remoteforward", "requesttty", "securitykeyprovider",
-    "sendenv", "serveralivecountmax", "serveraliveinterval", "sessiontype", "setenv",
-    "stdinnull", "streamlocalbindmask", "streamlocalbindunlink", "stricthostkeychecking",
-    "syslogfacility", "tag", "tcpkeepalive", "tunnel", "tunneldevice", "updatehostkeys",
-    "usekeychain", "useprivilegedport", "userroaming", "versionaddendum", "visualhostkey",
-    "warnweakcrypto", "xauthlocation",
-})  # fmt: skip
+_WITHOUT_EFFECT = """
+addkeystoagent batchmode canonicaldomains canonicalizefallbacklocal canonicalizemaxdots
+canonicalizepermittedcnames challengeresponseauthentication channeltimeout clearallforwardings
+compression compressionlevel connectionattempts connecttimeout controlmaster controlpath
+controlpersist dynamicforward enableescapecommandline enablesshkeysign escapechar
+exitonforwardfailure fingerprinthash forkafterauthentication forwardagent forwardx11
+forwardx11timeout forwardx11trusted gatewayports gssapiclientidentity gssapidelegatecredentials
+gssapikexalgorithms gssapirenewalforcesrekey gssapiserveridentity gssapitrustdns hashknownhosts
+hostbasedacceptedalgorithms hostbasedkeytypes ignoreunknown ipqos kbdinteractiveauthentication
+kbdinteractivedevices keepalive localcommand localforward loglevel logverbose
+nohostauthenticationforlocalhost numberofpasswordprompts obscurekeystroketiming
+passwordauthentication permitlocalcommand permitremoteopen preferredauthentications protocol
+rekeylimit remotecommand remoteforward requesttty securitykeyprovider sendenv
+serveralivecountmax serveraliveinterval sessiontype setenv stdinnull streamlocalbindmask
+streamlocalbindunlink stricthostkeychecking syslogfacility tag tcpkeepalive tunnel tunneldevice
+updatehostkeys usekeychain useprivilegedport userroaming versionaddendum visualhostkey
+warnweakcrypto xauthlocation
+"""
+WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
 """Options that change nothing of what dslaunch does, or that it is always stricter than."""
 
 

@@ -115,9 +115,14 @@ def _resolve(client: Client, target: Destination) -> Hop:
     port = target.port or _port(options)
     alias = options.first("hostkeyalias")
     tokens = {
-        "d": str(client.home), "h": host, "n": target.alias, "p": str(port), "r": user,
-        "u": client.user, "k": alias or host,
-    }  # fmt: skip
+        "d": str(client.home),
+        "h": host,
+        "n": target.alias,
+        "p": str(port),
+        "r": user,
+        "u": client.user,
+        "k": alias or host,
+    }
 
     def path(text: str) -> Path:
         return in_home(expand(text, tokens, client.environ), client.home)

@@ -26,4 +26,11 @@ def scene_at(hop: Hop | None, node: Node, ssh: Ssh, client: Client, known: Known
         hop.identity_files, only_these=hop.only_these_keys, home=client.home, environ=environ
     )
     entries = recorded(known.entries(hop.known_hosts), hop.known_as)
-    return Scene(node, hop, keys, entries, ssh.config_file, ssh.connect_timeout)
+    return Scene(
+        node=node,
+        hop=hop,
+        keys=keys,
+        recorded=entries,
+        config_file=ssh.config_file,
+        timeout=ssh.connect_timeout,
+    )

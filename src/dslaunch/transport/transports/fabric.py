@@ -162,13 +162,13 @@ class FabricTransport:
     def _gateway(self, jumps: Sequence[Hop]) -> fabric.Connection | None:
         """Return the connection to the last jump host. Raises _HopError."""
         gateway: fabric.Connection | None = None
-        way: tuple[JumpHost, ...] = ()
+        hops: tuple[JumpHost, ...] = ()
         with self._jumping:
             for hop in jumps:  # each is reached through the one before
-                way = (*way, (hop.user, hop.host, hop.port))
-                if way not in self._jumps or not self._jumps[way].is_connected:
-                    self._jumps[way] = self._dial(hop, gateway)
-                gateway = self._jumps[way]
+                hops = (*hops, (hop.user, hop.host, hop.port))
+                if hops not in self._jumps or not self._jumps[hops].is_connected:
+                    self._jumps[hops] = self._dial(hop, gateway)
+                gateway = self._jumps[hops]
         return gateway
 
     def _dial(self, hop: Hop, gateway: fabric.Connection | None) -> fabric.Connection:
@@ -233,7 +233,7 @@ class HostKeyRevoked(Exception):
 
 
 class _HopError(Exception):
-    """A host of a way could not be connected to."""
+    """A host on the route could not be connected to."""
 
     def __init__(self, hop: Hop, symptom: Symptom) -> None:
         super().__init__(symptom.kind)

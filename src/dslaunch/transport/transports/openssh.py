@@ -102,13 +102,13 @@ class OpenSshTransport:
     def connect(self, node: Node) -> OpenSshConnection:
         """Open the master connection. Raises NodeError."""
         try:
-            way = route(self._client, node)  # in a loop of jump hosts ssh starts itself for ever
+            hops = route(self._client, node)  # in a loop of jump hosts ssh starts itself for ever
         except RouteError as error:
             found = failure(Scene(node), Symptom("route", str(error)))
             raise NodeError((found,)) from error
-        return when_throttled(lambda: self._try(node, way))
+        return when_throttled(lambda: self._try(node, hops))
 
-    def _try(self, node: Node, way: tuple[Hop, ...]) -> OpenSshConnection:
+    def _try(self, node: Node, hops: tuple[Hop, ...]) -> OpenSshConnection:
         socket = self._directory / f"{next(self._numbers)}"
         argv = ["ssh", *self._options(node), "-o", f"ControlPath={socket}", node.host]
         # ssh runs the local command once it has logged in and its socket is there
@@ -130,7 +130,7 @@ class OpenSshTransport:
             words.seek(0)
             said = words.read(MOST_WORDS).decode(errors="replace")
         symptom = symptom or symptom_in(said)
-        hop = hop_of(symptom, way)
+        hop = hop_of(symptom, hops)
         scene = scene_at(hop, node, self._ssh, self._client, self._known)
         raise NodeError((failure(scene, symptom),))
 

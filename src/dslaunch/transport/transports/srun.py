@@ -33,16 +33,34 @@ GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "Z
 """What SLURM sets for a step. The caller's are wrong on another node, and a step's own are left out
 as well: a run names the GPUs of its ranks itself, which must not be a choice within a choice."""
 ABOUT_TASKS = (
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS"),
-    *("SLURM_NNODES", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_GTIDS"),
-    *("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
-    *("SLURM_TASK_PID", "SLURM_DISTRIBUTION"),
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NNODES",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_GTIDS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASK_PID",
+    "SLURM_DISTRIBUTION",
 )
 """What a step tells its task. The ranks are no tasks: a library that goes by these would take each
 for rank 0 of 1."""
 STEP = (
-    *("--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--unbuffered"),
-    *("--input=all", "--kill-on-bad-exit=0", "--chdir=/", "--job-name=dslaunch"),
+    "--overlap",
+    "--mem=0",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--export=ALL",
+    "--unbuffered",
+    "--input=all",
+    "--kill-on-bad-exit=0",
+    "--chdir=/",
+    "--job-name=dslaunch",
 )
 """Beside all other steps and with all that the job has (srun(1), `--overlap`; `--mem=0`), its
 bytes not held back for whole lines."""
