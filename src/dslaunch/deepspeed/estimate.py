@@ -107,7 +107,9 @@ def _row(q: EstimateInput, strategy: Strategy) -> Row:
     )
     cpu, nvme = peak(parts, "cpu"), peak(parts, "nvme")
     moved = collectives(model, machines, strategy, settings, q.accumulation)
-    fits, unknown = _fits(q.limits, strategy, full, checkpointed, cpu, nvme)
+    fits, unknown = _fits(
+        q.limits, strategy, full=full, checkpointed=checkpointed, cpu=cpu, nvme=nvme
+    )
     return Row(
         strategy=strategy,
         theirs=deepspeed_estimate(model, machines, strategy, settings.factor),
@@ -128,7 +130,7 @@ def _row(q: EstimateInput, strategy: Strategy) -> Row:
 
 
 def _fits(
-    limits: Limits, strategy: Strategy, full: int, checkpointed: int, cpu: int, nvme: int
+    limits: Limits, strategy: Strategy, *, full: int, checkpointed: int, cpu: int, nvme: int
 ) -> tuple[Fits, tuple[str, ...]]:
     """Say whether it fits, and which sizes must be given to know.
 

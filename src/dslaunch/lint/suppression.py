@@ -142,7 +142,16 @@ def _misnamed(mention: Mention, file: str, known: Collection[str]) -> Remark:
     similar = closest_rule(name, known)
     fix = f"write {similar}" if similar else "name a rule as it stands in brackets behind a remark"
     message = f"`{name}` is not a rule, so nothing is ignored"
-    return Remark(UNKNOWN_RULE, "warning", file, mention.line, mention.column, "", message, fix)
+    return Remark(
+        rule=UNKNOWN_RULE,
+        level="warning",
+        file=file,
+        line=mention.line,
+        column=mention.column,
+        path="",
+        message=message,
+        fix=fix,
+    )
 
 
 def check_rules(names: Collection[str], known: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dslaunch.plural import counted
@@ -49,22 +49,22 @@ class Advice:
     """What to set it to; None: there is something to know or to do, not to set."""
     reason: str
     source: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
     where: Where = ""
 
 
-_Adviser = Callable[[Topology], Iterable[tuple[str, str | None, str, str, Where]]]
+_Adviser = Callable[[Topology], Iterable[Advice]]
 
 
 def advise(by_host: Mapping[str, Topology]) -> tuple[Advice, ...]:
     """Give advice for nodes that work together; equal advice is given once for all of them."""
     read = {host: t for host, t in by_host.items() if t.status == "ok" and t.gpus}
-    found: dict[tuple[str, str | None, str, str, Where], list[str]] = {}
+    found: dict[Advice, list[str]] = {}
     for host, topology in read.items():
         for adviser in _FOR_ONE:
             for said in adviser(topology):
                 found.setdefault(said, []).append(host)
-    alone = [Advice(*said[:4], tuple(hosts), said[4]) for said, hosts in found.items()]
+    alone = [replace(said, hosts=tuple(hosts)) for said, hosts in found.items()]
     return (*_interfaces(by_host), *_hcas(read), *alone, *_zero(read))
 
 
@@ -74,14 +74,21 @@ def _interfaces(by_host: Mapping[str, Topology]) -> Iterable[Advice]:
     for host, topology in by_host.items():
         if topology.host.interface:
             by_name.setdefault(topology.host.interface, []).append(host)
-    for name, hosts in by_name.items():
+    source = SOURCES["ifname"]
+    for name, having in by_name.items():
+        hosts = tuple(having)
         if _ODD_INTERFACE.match(name):
             why = f"the way to the other nodes is {name}, which is no network between machines"
-            yield Advice("routes", None, why, SOURCES["ifname"], tuple(hosts))
+            yield Advice("routes", None, why, source, hosts=hosts)
         elif len(by_name) == 1:
             why = f"all nodes reach the others through {name}; else each library guesses"
             yield Advice(
-                "network.interface", name, why, SOURCES["ifname"], tuple(hosts), "interface"
+                "network.interface",
+                name,
+                why,
+                source,
+                hosts=hosts,
+                where="interface",
             )
         else:
             why = f"here the way to the other nodes is {name}; names differ from node to node"
@@ -89,7 +96,7 @@ def _interfaces(by_host: Mapping[str, Topology]) -> Iterable[Advice]:
                 ("NCCL_SOCKET_IFNAME", f"={name}"),
                 ("GLOO_SOCKET_IFNAME", name),
             ):
-                yield Advice(variable, value, why, SOURCES["ifname"], tuple(hosts), "env")
+                yield Advice(variable, value, why, source, hosts=hosts, where="env")
 
 
 def _hcas(read: Mapping[str, Topology]) -> Iterable[Advice]:
@@ -105,7 +112,7 @@ def _hcas(read: Mapping[str, Topology]) -> Iterable[Advice]:
         why = f"leaves out {without}" if without else "all of them; other nodes leave some out"
         value = "=" + ",".join(chosen)
         why = f"{why}; `=` since mlx5_1 alone would take mlx5_10 too"
-        yield Advice("NCCL_IB_HCA", value, why, SOURCES["hca"], tuple(hosts), "env")
+        yield Advice("NCCL_IB_HCA", value, why, SOURCES["hca"], hosts=tuple(hosts), where="env")
 
 
 def _devices(topology: Topology) -> tuple[str, ...] | None:
@@ -145,7 +152,7 @@ def _excluded(topology: Topology, chosen: tuple[str, ...]) -> str:
     return ", ".join(words)
 
 
-def _pairs(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _pairs(topology: Topology) -> Iterable[Advice]:
     """Slots for jobs that need only two GPUs, where not every pair is as good."""
     if mesh(topology) or len(topology.gpus) < 3:
         return
@@ -157,11 +164,11 @@ def _pairs(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Wher
     far = worst is not None and not nvlinks(worst.worst)
     between = f"; a ring through all GPUs goes over {worst.worst}" if worst and far else ""
     why = f"these pairs have the most NVLinks between them{between}"
-    yield "slots of a two-GPU job", value, why, SOURCES["bridge"], ""
+    yield Advice("slots of a two-GPU job", value, why, SOURCES["bridge"])
     order = [gpu for island in islands(topology) for gpu in island]
     if order != sorted(order):
         why = "keeps neighbouring ranks on one NVLink island"
-        yield "CUDA_VISIBLE_DEVICES", ",".join(map(str, order)), why, SOURCES["bridge"], ""
+        yield Advice("CUDA_VISIBLE_DEVICES", ",".join(map(str, order)), why, SOURCES["bridge"])
 
 
 def _matched(topology: Topology) -> list[tuple[int, int]]:
@@ -175,24 +182,24 @@ def _matched(topology: Topology) -> list[tuple[int, int]]:
     return sorted(best)
 
 
-def _peer_access(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _peer_access(topology: Topology) -> Iterable[Advice]:
     old = [gpu for gpu in topology.gpus if _silent_about_p2p(gpu)]
     if old and len(topology.gpus) > 1:
         why = f"RTX 40 cards have no P2P, and driver {old[0].driver} does not say so: NCCL hangs"
-        yield "NCCL_P2P_DISABLE", "1", why, SOURCES["rtx40"], "env"
+        yield Advice("NCCL_P2P_DISABLE", "1", why, SOURCES["rtx40"], where="env")
     elif not topology.p2p_known and len(topology.gpus) > 1 and all(map(_rtx40, topology.gpus)):
         why = (
             "RTX 40 cards have no P2P: NCCL copies through the host's memory. Nothing needs to be "
             "set, but with drivers before 550.40.07, which hang: NCCL_P2P_DISABLE=1"
         )
-        yield "P2P", None, why, SOURCES["rtx40"], ""
+        yield Advice("P2P", None, why, SOURCES["rtx40"])
     elif topology.p2p:
         words = sorted({status for *_, status in topology.p2p})
         why = (
             f"pairs of GPUs that cannot read each other's memory: {len(topology.p2p)} "
             f"({', '.join(words)}); NCCL copies through the host's, nothing needs to be set"
         )
-        yield "P2P", None, why, SOURCES["p2p"], ""
+        yield Advice("P2P", None, why, SOURCES["p2p"])
 
 
 def _rtx40(gpu: Gpu) -> bool:
@@ -204,7 +211,7 @@ def _silent_about_p2p(gpu: Gpu) -> bool:
     return _rtx40(gpu) and bool(version) and version < FIXED_P2P
 
 
-def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _direct_memory(topology: Topology) -> Iterable[Advice]:
     """NICs that are too far from GPUs to read their memory, unless that is a hypervisor's tale."""
     far = [near for near in nearest(topology) if near.link and near.link not in DIRECT]
     if not far or topology.host.virtual:
@@ -217,7 +224,7 @@ def _direct_memory(topology: Topology) -> Iterable[tuple[str, str | None, str, s
         f"{len(far)} of {len(topology.gpus)} GPUs have no NIC nearer than {codes}: what they send "
         "goes through the host's memory"
     )
-    yield "GPUDirect RDMA", None, why, SOURCES["gdr"], ""
+    yield Advice("GPUDirect RDMA", None, why, SOURCES["gdr"])
 
 
 def _coherent(topology: Topology) -> bool:
@@ -226,7 +233,7 @@ def _coherent(topology: Topology) -> bool:
     return named or any(gpu.memory_numa is not None for gpu in topology.gpus)
 
 
-def _over_c2c(far: list[Near]) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _over_c2c(far: list[Near]) -> Iterable[Advice]:
     """NICs at the GPU's own CPU reach its memory over C2C; those behind another CPU do not."""
     other = [near for near in far if near.link == "SYS"]
     if other:
@@ -234,17 +241,17 @@ def _over_c2c(far: list[Near]) -> Iterable[tuple[str, str | None, str, str, Wher
             f"the nearest NIC of {counted(len(other), 'GPU')} is at another CPU: what they send "
             "goes through the host's memory"
         )
-        yield "GPUDirect RDMA", None, why, SOURCES["c2c"], ""
+        yield Advice("GPUDirect RDMA", None, why, SOURCES["c2c"])
     else:
         why = (
             "the NICs are at the GPUs' own CPUs, and NVLink-C2C joins these: NCCL 2.27 and later "
             "use GPUDirect there (NCCL_NET_GDR_C2C=1 is the default); older ones copy through the "
             "host's memory"
         )
-        yield "GPUDirect RDMA", None, why, SOURCES["c2c"], ""
+        yield Advice("GPUDirect RDMA", None, why, SOURCES["c2c"])
 
 
-def _over_pcie(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _over_pcie(topology: Topology) -> Iterable[Advice]:
     """What machines without NVLink should know: which pairs are near, and how far P2P goes."""
     gpus = topology.gpu_labels
     pairs = [(a, b) for n, a in enumerate(gpus) for b in gpus[n + 1 :]]
@@ -258,7 +265,7 @@ def _over_pcie(topology: Topology) -> Iterable[tuple[str, str | None, str, str, 
     if near and far:
         value = " or ".join(f"{a[3:]},{b[3:]}" for a, b in _apart(near))
         why = f"these pairs are below one PCI switch; others go over {'/'.join(far)}"
-        yield "slots of a two-GPU job", value, why, SOURCES["p2p"], ""
+        yield Advice("slots of a two-GPU job", value, why, SOURCES["p2p"])
     if far:
         level = "SYS" if "SYS" in far else "PHB"
         codes = "/".join(far)
@@ -269,7 +276,7 @@ def _over_pcie(topology: Topology) -> Iterable[tuple[str, str | None, str, str, 
             f"says OK, measure with NCCL_P2P_LEVEL={level}; it hangs where an IOMMU or ACS "
             "redirects P2P"
         )
-        yield "NCCL_P2P_LEVEL", None, why, SOURCES["level"], ""
+        yield Advice("NCCL_P2P_LEVEL", None, why, SOURCES["level"])
 
 
 def _apart(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -281,7 +288,7 @@ def _apart(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return chosen
 
 
-def _access_control(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _access_control(topology: Topology) -> Iterable[Advice]:
     switched = [link for a, b, link in topology.links if link in DIRECT and _both(topology, a, b)]
     if not switched or topology.host.virtual:
         return
@@ -290,20 +297,20 @@ def _access_control(topology: Topology) -> Iterable[tuple[str, str | None, str, 
             f"PCI bridges with access control on: {topology.host.acs}; P2P between GPUs behind one "
             "switch goes up to the root, or hangs; turn it off in the BIOS or with setpci"
         )
-        yield "ACS", None, why, SOURCES["acs"], ""
+        yield Advice("ACS", None, why, SOURCES["acs"])
     elif topology.host.iommu and topology.host.acs is None:
         why = (
             "an IOMMU translates, and GPUs are behind one PCI switch: if NCCL hangs or is slow "
             "there, boot with iommu=pt and look for `SrcValid+` in `sudo lspci -vvv`"
         )
-        yield "IOMMU", None, why, SOURCES["acs"], ""
+        yield Advice("IOMMU", None, why, SOURCES["acs"])
 
 
 def _both(topology: Topology, a: str, b: str) -> bool:
     return {a, b} <= set(topology.gpu_labels)
 
 
-def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _cloud(topology: Topology) -> Iterable[Advice]:
     """Tell where a virtual machine's PCI topology is a fiction, and NCCL has no file with the real
     one."""
     links = [near.link for near in nearest(topology) if near.link]
@@ -315,13 +322,13 @@ def _cloud(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Wher
             "every link is the same and all GPUs are near the same CPUs: if this is a virtual "
             "machine, its PCI topology is a fiction, and the cloud has a file with the real one"
         )
-        yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
+        yield Advice("NCCL_TOPO_FILE", None, why, SOURCES["cloud"])
     elif topology.host.virtual:
         why = (
             "a virtual machine shows NCCL no PCI switches, so it takes every NIC for far; the "
             "cloud's images have the file"
         )
-        yield "NCCL_TOPO_FILE", None, why, SOURCES["cloud"], ""
+        yield Advice("NCCL_TOPO_FILE", None, why, SOURCES["cloud"])
 
 
 def _looks_virtual(topology: Topology) -> bool:
@@ -330,10 +337,10 @@ def _looks_virtual(topology: Topology) -> bool:
     return len(codes) == 1 and len({gpu.cpus for gpu in topology.gpus}) == 1
 
 
-def _device_order(topology: Topology) -> Iterable[tuple[str, str | None, str, str, Where]]:
+def _device_order(topology: Topology) -> Iterable[Advice]:
     if len({gpu.name for gpu in topology.gpus if gpu.name}) > 1:
         why = "the GPUs are of several models, and CUDA counts the fastest first: not as nvidia-smi"
-        yield "CUDA_DEVICE_ORDER", "PCI_BUS_ID", why, SOURCES["order"], "env"
+        yield Advice("CUDA_DEVICE_ORDER", "PCI_BUS_ID", why, SOURCES["order"], where="env")
 
 
 def _zero(read: Mapping[str, Topology]) -> Iterable[Advice]:
@@ -365,7 +372,7 @@ def slots(
         why = f"slots {','.join(map(str, extra))} are no GPUs: nvidia-smi shows {len(there)}"
         found.setdefault((",".join(map(str, left)) or None, why), []).append(host)
     return tuple(
-        Advice("slots", value, why, "nvidia-smi topo -m", tuple(hosts), "slots")
+        Advice("slots", value, why, "nvidia-smi topo -m", hosts=tuple(hosts), where="slots")
         for (value, why), hosts in found.items()
     )
 

@@ -87,7 +87,17 @@ class _Speaker:
         self, rule: str, message: str, fix: str, source: str, level: Level = "warning"
     ) -> Remark:
         words = f"{self.name}={self.value} {message}"
-        return Remark(rule, level, self.file, 0, 0, self.name, words, fix, source)
+        return Remark(
+            rule=rule,
+            level=level,
+            file=self.file,
+            line=0,
+            column=0,
+            path=self.name,
+            message=words,
+            fix=fix,
+            source=source,
+        )
 
 
 def _level(say: _Speaker) -> Iterable[Remark]:

@@ -41,12 +41,12 @@ def matching(config: LintedConfig) -> Iterator[Remark]:
     if config.reader != "hf" or known is None:
         return
     for path, name in MATCHED:
-        yield from _compared(config, path, config.raw(path), name, known[name], known.says(name))
+        yield from _compared(config, path, name, known[name], said=known.says(name))
     yield from _steps(config, known)
     betas = [known["adam_beta1"], known["adam_beta2"]]
     said = known.says("adam_beta1") or known.says("adam_beta2")
     path = "optimizer.params.betas"
-    yield from _compared(config, path, config.raw(path), "adam_beta1 and 2", betas, said)
+    yield from _compared(config, path, "adam_beta1 and 2", betas, said=said)
     yield from _train_batch(config, known)
     yield from _precision(config, known)
 
@@ -89,12 +89,13 @@ def _steps(config: LintedConfig, known: Arguments) -> Iterator[Remark]:
     for name, argument in (("warmup_num_steps", "warmup_steps"), ("total_num_steps", "max_steps")):
         path, steps = f"scheduler.params.{name}", known.given.get(argument)
         if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
-            yield from _compared(config, path, config.raw(path), argument, steps, True)
+            yield from _compared(config, path, argument, steps, said=True)
 
 
 def _compared(
-    config: LintedConfig, path: str, value: Any, name: str, argument: Any, said: bool
+    config: LintedConfig, path: str, name: str, argument: Any, *, said: bool
 ) -> Iterator[Remark]:
+    value = config.raw(path)
     if value is None or value == "auto" or value == argument or isinstance(value, str):
         return
     origin = "" if said else ", its default"
