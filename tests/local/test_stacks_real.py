@@ -16,7 +16,7 @@ import pytest
 from tests.pythons import interpreter
 
 from dslaunch.node import stacks
-from dslaunch.report.stacks import Group, fold, page
+from dslaunch.report.stacks import StackGroup, fold, page
 from dslaunch.run.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class Ranks:
         pids = {rank: process.pid for rank, process in enumerate(self.processes)}
         return stacks.collect(pids, str(self.directory), 20)
 
-    def groups_until(self, tool: str, settled: Callable[[list[Group]], bool]) -> list[Group]:
+    def groups_until(
+        self, tool: str, settled: Callable[[list[StackGroup]], bool]
+    ) -> list[StackGroup]:
         """Look again until the programs have come to where they wait, and that tool shows it.
 
         While an interpreter starts, py-spy may find nothing that it understands yet.
@@ -173,11 +175,11 @@ def py_spy_may_read() -> bool:
     return code == 0
 
 
-def waits(groups: list[Group], *kinds: str) -> bool:
+def waits(groups: list[StackGroup], *kinds: str) -> bool:
     return [group.main.wait and group.main.wait.kind for group in groups] == list(kinds)
 
 
-def names(group: Group) -> list[str]:
+def names(group: StackGroup) -> list[str]:
     return [frame.function for frame in group.main.frames]
 
 
@@ -202,7 +204,7 @@ def test_both_ends_of_a_deadlock_are_shown(ranks: Ranks, tool: str) -> None:
     ranks.start(DEADLOCK)
     ranks.wait_until_they_print()
 
-    def settled(groups: list[Group]) -> bool:
+    def settled(groups: list[StackGroup]) -> bool:
         (group,) = groups
         places = [group.main, *(other.thread for other in group.others)]
         shown = [(place.frames[0].function, place.frames[0].line) for place in places]
@@ -218,7 +220,7 @@ def test_workers_are_shown_on_their_own(ranks: Ranks, tool: str, method: str) ->
     ranks.start(WORKERS.format(method=method))
     ranks.wait_until_they_print()
 
-    def settled(groups: list[Group]) -> bool:
+    def settled(groups: list[StackGroup]) -> bool:
         shown = [g for g in groups if g.main.frames and names(g)[0] == "work"]
         return waits(groups[:1], "child process") and [g.count for g in shown] == [2]
 
@@ -230,7 +232,7 @@ def test_workers_are_shown_on_their_own(ranks: Ranks, tool: str, method: str) ->
     assert workers.command
 
 
-def calls(group: Group, function: str) -> bool:
+def calls(group: StackGroup, function: str) -> bool:
     """Whether a group's innermost frame is that function; one that only starts has none yet."""
     return bool(group.main.frames) and function in group.main.frames[0].function
 
@@ -240,7 +242,7 @@ def test_a_rank_that_waits_for_its_data_loader_shows_who_is_slow(ranks: Ranks, t
     ranks.start(LOADER)
     ranks.wait_until_they_print()
 
-    def settled(groups: list[Group]) -> bool:
+    def settled(groups: list[StackGroup]) -> bool:
         slow = [g for g in groups if g.command and calls(g, "__getitem__")]
         return waits(groups[:1], "data loader") and [g.count for g in slow] == [2]
 
@@ -303,7 +305,7 @@ def test_every_python_is_armed(
     ranks.start(program, python=python, PYTHONPATH=str(tmp_path / "own"))
     ranks.wait_until_they_print()
 
-    def settled(groups: list[Group]) -> bool:
+    def settled(groups: list[StackGroup]) -> bool:
         return bool(groups[0].main.frames) and names(groups[0])[0] == "mine"
 
     (group,) = ranks.groups_until("faulthandler", settled)

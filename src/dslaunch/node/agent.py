@@ -35,7 +35,7 @@ from dslaunch.node import (
     survey,
 )
 from dslaunch.node.activity import Activity
-from dslaunch.node.client import Client
+from dslaunch.node.client import AgentClient
 from dslaunch.node.journal import FileJournal, Journal
 from dslaunch.node.ranks import Ranks
 from dslaunch.node.redact import Secrets
@@ -77,8 +77,8 @@ class Agent:
         self.directory: Optional[str] = None
         self.selector = selectors.DefaultSelector()
         self.journal: Any = Journal()
-        self.clients: List[Client] = []
-        self.holder: Optional[Client] = None
+        self.clients: List[AgentClient] = []
+        self.holder: Optional[AgentClient] = None
         self.free_since: Optional[float] = time.monotonic()
         """When the run was last held by a launcher; None while one holds it."""
         self.left_at: Optional[float] = None
@@ -88,7 +88,7 @@ class Agent:
         self.dismissed: Optional[float] = None
         """When we were told to leave; what others still read is sent for a moment."""
         self.detached = False
-        self.replies: Deque[Tuple[Client, frames.Message]] = deque()
+        self.replies: Deque[Tuple[AgentClient, frames.Message]] = deque()
         self.archives: Dict[int, files.Archive] = {}
         self.ranks: Optional[Ranks] = None
         self.group: Optional[str] = None
@@ -212,7 +212,7 @@ class Agent:
 
     def welcome(self, connection: socket.socket, *, holds: bool = False) -> None:
         """Take a new client and greet it. With `holds` it is the launcher of the run."""
-        client = Client(connection, self)
+        client = AgentClient(connection, self)
         self.clients.append(client)
         self.listen(connection.fileno(), client.read)
         if holds:  # before anything is written, which may find out that it has gone already
@@ -223,12 +223,12 @@ class Agent:
         known["peer"] = peer.address(client.ssh)
         client.say({"event": "hello", "time": time.time(), **known, **questions.identity()})
 
-    def hold(self, client: Client) -> None:
+    def hold(self, client: AgentClient) -> None:
         """Let this client hold the run, unless it has gone: nobody would notice that again."""
         if not client.closed:
             self.holder, self.free_since = client, None
 
-    def watch_client(self, client: Client, *, writing: bool) -> None:
+    def watch_client(self, client: AgentClient, *, writing: bool) -> None:
         """Be told when a client can take more, only while there is more."""
         fd = client.socket.fileno()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
@@ -243,7 +243,7 @@ class Agent:
 
         self.selector.modify(fd, events, ready)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: AgentClient) -> None:
         """A client is gone; if it was the launcher, it may come back."""
         self.ignore(client.socket.fileno())
         self.clients.remove(client)
@@ -286,44 +286,44 @@ class Agent:
             if client.sent is not None:
                 client.write()
 
-    def take(self, client: Client, frame: frames.Frame) -> None:
+    def take(self, client: AgentClient, frame: frames.Frame) -> None:
         """Do what a client says."""
         if isinstance(frame, frames.Data):
             self.receive(client, frame)
         elif isinstance(frame, dict):
-            operation: Callable[[Client, frames.Message], None] = getattr(
+            operation: Callable[[AgentClient, frames.Message], None] = getattr(
                 self, f"do_{frame['op']}", self.do_ping
             )
             operation(client, frame)
 
-    def do_ping(self, client: Client, message: frames.Message) -> None:
+    def do_ping(self, client: AgentClient, message: frames.Message) -> None:
         """Nothing: that we were spoken to is all."""
 
-    def do_coming(self, client: Client, message: frames.Message) -> None:
+    def do_coming(self, client: AgentClient, message: frames.Message) -> None:
         """The launcher has reached us again: the time in which it may do so begins anew."""
         client.ssh = message.get("ssh", "")
         if self.free_since is not None:
             self.free_since = time.monotonic()
 
-    def do_clock(self, client: Client, message: frames.Message) -> None:
+    def do_clock(self, client: AgentClient, message: frames.Message) -> None:
         """Say what time it is."""
         client.say({"reply": message["id"], "value": None, "time": time.time()})
 
-    def do_follow(self, client: Client, message: frames.Message) -> None:
+    def do_follow(self, client: AgentClient, message: frames.Message) -> None:
         """Send the journal from there on; with `hold`, this is the launcher of the run."""
         if message.get("hold"):
             client.closed_limit = message.get("closed")
             self.hold(client)
         client.follow(message["after"])
 
-    def do_got(self, client: Client, message: frames.Message) -> None:
+    def do_got(self, client: AgentClient, message: frames.Message) -> None:
         """The launcher has what the journal holds up to there."""
         if client is self.holder:
             self.journal.release(message["number"])
             if self.journal.waiting < JOURNAL_LOW and self.ranks:
                 self.ranks.resume()
 
-    def do_bye(self, client: Client, message: frames.Message) -> None:
+    def do_bye(self, client: AgentClient, message: frames.Message) -> None:
         """Goodbye: of the launcher, the run's end; of another, nothing."""
         if client is self.holder and not self.detached:
             self.dismissed = time.monotonic()
@@ -333,18 +333,18 @@ class Agent:
                 run_files.remove_run(self.run, self.host, self.home)
         client.close()
 
-    def do_stop(self, client: Client, message: frames.Message) -> None:
+    def do_stop(self, client: AgentClient, message: frames.Message) -> None:
         """End the processes; if it is not the launcher who asks, it must know."""
         if client is not self.holder and not self.done:
             self.say({"event": "stopping", "rank": frames.NO_RANK, "by": message.get("by")})
         self.end(message["grace"], message.get("why") or "asked to stop")
 
-    def do_notice(self, client: Client, message: frames.Message) -> None:
+    def do_notice(self, client: AgentClient, message: frames.Message) -> None:
         """Send the ranks the signal that they may handle."""
         if self.ranks is not None and client is self.holder:
             processes.send(self.ranks.pids().values(), message["number"])
 
-    def do_stacks(self, client: Client, message: frames.Message) -> None:
+    def do_stacks(self, client: AgentClient, message: frames.Message) -> None:
         """Tell what every rank is doing."""
         pids = self.ranks.pids() if self.ranks else {}
         directory, timeout = self.directory or "", message["timeout"]
@@ -352,7 +352,7 @@ class Agent:
 
     # ------------------------------------------------------------ questions and files
 
-    def in_thread(self, client: Client, id: int, work: Callable[[], Any]) -> None:
+    def in_thread(self, client: AgentClient, id: int, work: Callable[[], Any]) -> None:
         """Do what may take long, or hang on a dead file system, without holding up the rest."""
 
         def run() -> None:
@@ -365,24 +365,24 @@ class Agent:
 
         threading.Thread(target=run, daemon=True).start()
 
-    def do_ask(self, client: Client, message: frames.Message) -> None:
+    def do_ask(self, client: AgentClient, message: frames.Message) -> None:
         """Answer questions."""
         asked = message["questions"]
         context = probe.Context(self.home, self.host, self.run)
         self.in_thread(client, message["id"], lambda: probe.answer(asked, context))
 
-    def do_survey(self, client: Client, message: frames.Message) -> None:
+    def do_survey(self, client: AgentClient, message: frames.Message) -> None:
         """Have the questions of a preflight answered."""
         surveyor = self.surveyor
         if surveyor is not None:
             self.in_thread(client, message["id"], lambda: surveyor.ask(message))
 
-    def do_put(self, client: Client, message: frames.Message) -> None:
+    def do_put(self, client: AgentClient, message: frames.Message) -> None:
         """Take an archive that follows as data, and unpack it below `root`."""
         root = paths.absolute(message["root"])
         self.archives[message["id"]] = files.Archive(root)
 
-    def receive(self, client: Client, frame: frames.Data) -> None:
+    def receive(self, client: AgentClient, frame: frames.Data) -> None:
         """A piece of an archive; the empty one is its end."""
         if frame.data:
             self.archives[frame.id].add(frame.data)
@@ -399,7 +399,7 @@ class Agent:
 
     # ------------------------------------------------------------ processes
 
-    def do_detach(self, client: Client, message: frames.Message) -> None:
+    def do_detach(self, client: AgentClient, message: frames.Message) -> None:
         """From now on nobody holds this run: it ends by itself, or with its other nodes."""
         from dslaunch.node import links  # with what it needs to show that it is genuine
 
@@ -415,7 +415,7 @@ class Agent:
         reply = {"reply": message["id"], "value": {"directory": directory, "port": self.links.port}}
         client.say({**reply, "time": time.time()})
 
-    def do_start(self, client: Client, message: frames.Message) -> None:
+    def do_start(self, client: AgentClient, message: frames.Message) -> None:
         """Start the node's processes."""
         self.secrets = Secrets(message["env"][name] for name in message["secret"])
         notice = message.get("notice")

@@ -19,7 +19,7 @@ LAST_WORD = 2.0
 """Seconds for a client to take what an agent says that has failed."""
 
 
-class Client:
+class AgentClient:
     """A connection with what is still to be written to it."""
 
     def __init__(self, connection: socket.socket, agent: Agent) -> None:

@@ -286,7 +286,7 @@ class Member(Links):
         try:
             for message in self.member.receive():
                 self.heard = time.monotonic()
-                order = Order(message)
+                order = StopOrder(message)
                 if order.stop is not None:
                     self.agent.end(order.stop, order.why or "the others end")
             if self.member is not None and self.member.proved:
@@ -362,7 +362,7 @@ class News:
         self.done = _flag(message, "done")
 
 
-class Order:
+class StopOrder:
     """What the first node demands: valid values only. Raises Broken for anything else."""
 
     def __init__(self, message: Message) -> None:

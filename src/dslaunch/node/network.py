@@ -161,7 +161,7 @@ def dial(argument: Answer) -> Dict[str, Answer]:
     and how far it came: `local`, or `error`.
     """
     calls = [
-        Call(name, address, port, argument["token"], argument.get("payload", {}).get(name, 0))
+        Dialing(name, address, port, argument["token"], argument.get("payload", {}).get(name, 0))
         for name, (address, port) in argument["targets"].items()
     ]
     by_fd = {call.peer.fileno(): call for call in calls}
@@ -178,7 +178,7 @@ def dial(argument: Answer) -> Dict[str, Answer]:
     return {call.name: call.end() for call in calls}
 
 
-class Call:
+class Dialing:
     """One connection to one target."""
 
     def __init__(self, name: str, address: str, port: int, token: str, payload: int) -> None:

@@ -36,7 +36,7 @@ NO_NUMBERS = ("numpy", "dtype of objects or fields")
 """Noted instead of `numpy.dtype`, which could make numpy take bytes for addresses."""
 
 
-class Entry:
+class ZipEntry:
     """A file in the archive."""
 
     __slots__ = ("crc", "name", "offset", "size")
@@ -49,7 +49,7 @@ class Entry:
 # ---------------------------------------------------------------- the archive
 
 
-def entries(file: IO[bytes]) -> List[Entry]:
+def entries(file: IO[bytes]) -> List[ZipEntry]:
     """Return what the archive's table of contents lists.
 
     Raises ValueError for a table that is damaged, or that two readers could understand differently.
@@ -94,7 +94,7 @@ def _table(file: IO[bytes]) -> Tuple[int, int, int]:
     return start, size, count
 
 
-def _entry(table: bytes, at: int) -> Tuple[Entry, int]:
+def _entry(table: bytes, at: int) -> Tuple[ZipEntry, int]:
     """One line of the table, and where the next one is."""
     mark, _, _, flags, method, _, _, *rest = _CENTRAL.unpack_from(table, at)
     crc, packed, size, name_size, extra_size, comment_size, _, _, _, offset = rest
@@ -111,7 +111,7 @@ def _entry(table: bytes, at: int) -> Tuple[Entry, int]:
     size, packed, offset = _large(table[extra_at : extra_at + extra_size], [size, packed, offset])
     if size != packed:
         raise ValueError(f"{_shown(name)} has two sizes")
-    return Entry(name, offset, size, crc), following
+    return ZipEntry(name, offset, size, crc), following
 
 
 def _large(extra: bytes, numbers: List[int]) -> List[int]:
@@ -137,7 +137,7 @@ def _shown(name: bytes) -> str:
     return name[:200].decode(errors="replace")
 
 
-def _seek(file: IO[bytes], entry: Entry) -> None:
+def _seek(file: IO[bytes], entry: ZipEntry) -> None:
     """Go to an entry's first byte."""
     mark, *_, name_size, extra_size = _LOCAL.unpack(_at(file, entry.offset, _LOCAL.size))
     name = file.read(name_size)

@@ -62,7 +62,7 @@ class JobResult(Sent):
     ranks: Annotated[Several[RankResult], Field(min_length=1, max_length=4096)]
 
 
-class Module(Sent):
+class PythonModule(Sent):
     """Where a Python module is."""
 
     at: Path = ""
@@ -82,7 +82,7 @@ class Installed(Sent):
     prefix: Path
     active: Path = ""
     """The environment that is said to be active, if the interpreter is of another; else empty."""
-    modules: Annotated[dict[Short, Module], Field(max_length=1000)]
+    modules: Annotated[dict[Short, PythonModule], Field(max_length=1000)]
     packages: Annotated[
         dict[Short, Annotated[Several[Path], Field(min_length=2, max_length=2)]],
         Field(max_length=1000),

@@ -162,14 +162,14 @@ def _kind(name: str, fits: Callable[[Argument, Any], bool] = _anything) -> Query
 
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-INTERFACES: Query[list[survey.Interface]] = _kind("interfaces")
-ACCELERATORS: Query[Mapping[Vendor, survey.Accelerators]] = _kind("accelerators")
+INTERFACES: Query[list[survey.HeldAddress]] = _kind("interfaces")
+ACCELERATORS: Query[Mapping[Vendor, survey.AcceleratorCount]] = _kind("accelerators")
 RESOLVE: Query[Mapping[str, list[str]]] = _kind("resolve", _names_asked)
 DIGESTS: Query[Mapping[str, str | None]] = Query(
     "digests", adapter_of(Table[Digest | None]), _paths_asked
 )
 LISTEN: Query[survey.Listening] = _kind("listen", _listens_where_asked)
-DIAL: Query[Mapping[str, survey.Reached]] = _kind("dial", _targets_asked)
+DIAL: Query[Mapping[str, survey.Dialed]] = _kind("dial", _targets_asked)
 MARK: Query[Mapping[str, str | None]] = _kind("mark", _paths_asked)
 MARKS: Query[Mapping[str, list[str]]] = _kind("marks", _marks_asked)
 UNMARK: Query[None] = _kind("unmark")

@@ -56,7 +56,7 @@ Dialable = Annotated[Address, AfterValidator(_without_zone)]
 
 
 @_strict
-class Hello(TypedDict):
+class Identity(TypedDict):
     """Who a node is, and who we are on it; `questions.identity`."""
 
     uid: UserId
@@ -75,7 +75,7 @@ class Hello(TypedDict):
 class Surveyed(Sent):
     """The reply to questions; each answer is parsed by itself."""
 
-    hello: Hello
+    hello: Identity
     answers: dict[str, Any]
 
 
@@ -122,7 +122,7 @@ _strict(PciDevice)
 
 
 @_strict
-class Accelerators(TypedDict):
+class AcceleratorCount(TypedDict):
     """How many accelerators of one vendor a node has: usable ones, and those on the PCI bus."""
 
     devices: Annotated[int, Field(ge=0, le=1024)]
@@ -130,7 +130,7 @@ class Accelerators(TypedDict):
 
 
 @_strict
-class Interface(TypedDict):
+class HeldAddress(TypedDict):
     """An address of a node, and the interface that has it."""
 
     name: InterfaceName
@@ -190,7 +190,7 @@ class Listed(TypedDict):
 
 
 @_strict
-class Names(TypedDict):
+class OwnNames(TypedDict):
     """What a node calls itself."""
 
     hostname: NotRequired[Short]
@@ -199,14 +199,14 @@ class Names(TypedDict):
 
 
 @_strict
-class Reached(TypedDict):
+class Dialed(TypedDict):
     """The own address on the route to a node that was called."""
 
     local: NotRequired[Address | None]
     error: NotRequired[Short]
 
 
-def _one_of_both(called: Reached) -> Reached:
+def _one_of_both(called: Dialed) -> Dialed:
     if "error" not in called and "local" not in called:
         raise ValueError("neither `local` nor `error`")
     return called
@@ -254,8 +254,8 @@ KINDS: Mapping[str, Kind] = {
         all_of_them=True,
     ),
     "pci": Kind(Annotated[dict[Short, PciDevice], Field(max_length=10_000)]),
-    "accelerators": Kind(Annotated[dict[Vendor, Accelerators], Field(max_length=16)]),
-    "interfaces": Kind(Annotated[list[Interface], Field(max_length=10_000)]),
+    "accelerators": Kind(Annotated[dict[Vendor, AcceleratorCount], Field(max_length=16)]),
+    "interfaces": Kind(Annotated[list[HeldAddress], Field(max_length=10_000)]),
     "listen": Kind(Listening),
     "run": Kind(Ran),
     "each": Kind(dict[str, Ran], _field("programs"), all_of_them=True),
@@ -273,9 +273,9 @@ KINDS: Mapping[str, Kind] = {
     ),
     "unmark": Kind(None),
     "resolve": Kind(dict[str, Annotated[list[Address], Field(max_length=1000)]], _itself),
-    "names": Kind(Names),
+    "names": Kind(OwnNames),
     "dial": Kind(
-        dict[str, Annotated[Reached, AfterValidator(_one_of_both)]],
+        dict[str, Annotated[Dialed, AfterValidator(_one_of_both)]],
         _field("targets"),
         all_of_them=True,
     ),
@@ -290,11 +290,11 @@ def adapter(kind: str) -> TypeAdapter[Any]:
 
 
 SURVEYED = TypeAdapter(Surveyed)
-_HELLO = TypeAdapter(Hello)
+_HELLO = TypeAdapter(Identity)
 _SECONDS: TypeAdapter[float] = adapter_of(Seconds)
 
 
-def hello(sent: object) -> Hello:
+def hello(sent: object) -> Identity:
     """Return a node's greeting. Raises InvalidAnswer."""
     return parse(_HELLO, sent)
 

@@ -37,19 +37,19 @@ import gc, importlib.util, marshal, zlib
 gc.disable()
 texts, codes = [sys.stdin.buffer.read(size) for size in {sizes!r}]
 same = importlib.util.MAGIC_NUMBER == {magic!r} and sys.implementation.name == {kind!r}
-class Sent:
+class SentModules:
     modules = marshal.loads(zlib.decompress(codes if same else texts))
     def find_spec(name, path=None, target=None):
-        if name in Sent.modules:
+        if name in SentModules.modules:
             package = name in ("dslaunch", "dslaunch.node")
-            return importlib.util.spec_from_loader(name, Sent, is_package=package)
+            return importlib.util.spec_from_loader(name, SentModules, is_package=package)
     def create_module(spec):
         return None
     def exec_module(module):
-        code = Sent.modules[module.__name__]
+        code = SentModules.modules[module.__name__]
         file = module.__name__.replace(".", "/") + ".py"
         exec(code if same else compile(code, file, "exec"), module.__dict__)
-sys.meta_path.insert(0, Sent)
+sys.meta_path.insert(0, SentModules)
 from dslaunch.node.{last} import main
 gc.enable()
 main({arguments!r})

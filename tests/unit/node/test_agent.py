@@ -15,7 +15,7 @@ import pytest
 
 from dslaunch.node import frames, peer
 from dslaunch.node.agent import Agent
-from dslaunch.node.client import Client
+from dslaunch.node.client import AgentClient
 
 BOUND = 60
 """Seconds for what takes a fraction of one."""
@@ -77,7 +77,7 @@ def test_agent_removes_its_directory_before_it_hangs_up(
     ours, its = socket.socketpair()
     with ours, its:
         agent = Agent("r1", "n1", {"silence": 1.0, "reconnect": 1.0}, os.getppid())
-        client = Client(its, agent)
+        client = AgentClient(its, agent)
         agent.clients.append(client)
         agent.hold(client)
         directory = Path(agent.node_directory())
@@ -94,7 +94,7 @@ def test_the_time_to_come_back_begins_anew_with_each_contact() -> None:
         agent.free_since = 0.0
         assert agent.abandoned()
         agent.ranks = cast("Any", object())
-        agent.do_coming(Client(its, agent), {"op": "coming", "ssh": ""})
+        agent.do_coming(AgentClient(its, agent), {"op": "coming", "ssh": ""})
         assert not agent.abandoned()
 
 

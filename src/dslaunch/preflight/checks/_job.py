@@ -27,7 +27,7 @@ from dslaunch.preflight.check import (
 from dslaunch.preflight.checks._builds import MODULES
 from dslaunch.preflight.flow import NodeFlow, each
 from dslaunch.protocol import programs
-from dslaunch.protocol.programs import Installed, Module
+from dslaunch.protocol.programs import Installed, PythonModule
 from dslaunch.protocol.survey import Tried
 from dslaunch.protocol.values import InvalidAnswer
 from dslaunch.registry import LAUNCHERS
@@ -269,7 +269,7 @@ def version(found: Installed, package: str) -> str:
     return found.torch.get("__version__", "") if package == "torch" else ""
 
 
-def missing(found: Installed, names: tuple[str, ...]) -> Iterator[tuple[str, Module | None]]:
+def missing(found: Installed, names: tuple[str, ...]) -> Iterator[tuple[str, PythonModule | None]]:
     """Of some modules those that cannot be imported, with what is in their place."""
     for name in names:
         module = found.modules.get(name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dslaunch.preflight.check import NodeAnswers, Question, Scope
 from dslaunch.preflight.checks.net_mesh import address
 from dslaunch.preflight.unanswered import UnansweredReason
-from dslaunch.protocol.survey import Interface
+from dslaunch.protocol.survey import HeldAddress
 
 NVIDIA = Question("read", ["/proc/driver/nvidia/version"])
 """The kernel's driver for NVIDIA's GPUs says its version: the cheapest sign of a GPU."""
@@ -80,7 +80,7 @@ def memory(a: NodeAnswers) -> dict[str, int]:
     return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(text)}
 
 
-def own_interface(a: NodeAnswers) -> Interface | None:
+def own_interface(a: NodeAnswers) -> HeldAddress | None:
     """The interface with the address that the other nodes dial. Raises UnansweredError."""
     mine = address(a)
     return next((i for i in a.value(INTERFACES) if i["address"] == mine), None)
