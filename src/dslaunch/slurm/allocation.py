@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dslaunch.cluster import schema, yamltext
 from dslaunch.cluster.discover import gpus_per_node, run_lengths
 from dslaunch.cluster.model import MOST_SLOTS, Cluster, Node
 from dslaunch.cluster.nodeset import expand, fold, numbers
@@ -175,8 +176,6 @@ def bare_cluster(nodes: tuple[AllocatedNode, ...], name: str = "slurm") -> Clust
 def file_of(cluster: Cluster, text: str) -> str:
     """The cluster file's text with the nodes that SLURM gave in the place of its own, so that it
     can be read without the allocation. YAML that is JSON. An empty text: there is no file."""
-    from dslaunch.cluster import schema, yamltext
-
     data: dict[str, Any] = {"name": cluster.name}
     if text:
         data |= yamltext.parse(text, cluster.name, verbatim=schema.VERBATIM).data

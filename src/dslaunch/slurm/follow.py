@@ -20,7 +20,7 @@ from dslaunch.slurm.query_failures import QueryFailure, UnknownNow
 from dslaunch.slurm.states import GONE, JobInfo
 from dslaunch.slurm.stream import Stream
 from dslaunch.slurm.verdict import EndDetails, JobVerdict, decide, why_waiting
-from dslaunch.slurm.verdict_text import cut_words, ended
+from dslaunch.slurm.verdict_text import CUT_WORDS, ended
 from dslaunch.slurm.waiting import Estimates
 
 LOOK = 0.5
@@ -202,7 +202,7 @@ class Following:
             return
         cut = stream.observed.cut
         if cut not in (None, Cut.REQUEUED):
-            self.tell(f"job {info.job} {cut_words(cut)}, and goes back into the queue")
+            self.tell(f"job {info.job} {CUT_WORDS[cut]}, and goes back into the queue")
         stream.begin_again()
 
     def _attach(self, info: JobInfo) -> Stream | None:

@@ -19,7 +19,16 @@ FORMAT = "%N|%G|%T|%a|%l|%L|%h|%s"
 and sizes of the partition (sinfo(1), --format). None of it is free text, as a node's Reason and
 Comment are in `scontrol show node`, where they could pass for another field."""
 GPU_LABEL = "gpu"
-UNUSABLE = (*("DOWN", "DRAIN", "FAIL", "MAINT", "NOT_RESPONDING", "UNKNOWN", "INVAL", "FUTURE"),)
+UNUSABLE = (
+    "DOWN",
+    "DRAIN",
+    "FAIL",
+    "MAINT",
+    "NOT_RESPONDING",
+    "UNKNOWN",
+    "INVAL",
+    "FUTURE",
+)
 """Parts of a node's state in which it gets no jobs (sinfo(1), "NODE STATE CODES"); one that is
 powered down does, and is powered up for them."""
 _STATES = {"*": "NOT_RESPONDING", "$": "MAINT", "@": "REBOOT"}

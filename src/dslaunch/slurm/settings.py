@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dslaunch.cluster import schema, yamltext
+from dslaunch.cluster.load import parse_cluster, read_text
 from dslaunch.errors import ConfigError, UsageError
 from dslaunch.slurm.directive_settings import (
     GPU_OPTIONS,
@@ -32,8 +34,6 @@ def overridden(slurm: Slurm, settings: Sequence[str]) -> Slurm:
 
     A list gets one more item.
     """
-    from dslaunch.cluster.load import parse_cluster
-
     given: dict[str, str | list[str]] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -137,9 +137,6 @@ class _Section:
         """Raises ConfigError."""
         if file is None:
             return cls()
-        from dslaunch.cluster import schema, yamltext
-        from dslaunch.cluster.load import read_text
-
         return cls(file, yamltext.parse(read_text(file), str(file), verbatim=schema.VERBATIM))
 
     @property

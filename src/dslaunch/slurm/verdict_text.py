@@ -85,23 +85,14 @@ _HINTS = {
 }
 
 
-def hint(verdict: JobVerdict) -> str | None:
-    """Return what to do about it; None: nothing in general."""
-    return _HINTS.get(verdict.code)
-
-
-def cut_words(cut: Cut) -> str:
-    """Return why SLURM ended a start: `was preempted by another job`."""
-    return _CUT_WORDS[cut]
-
-
-_CUT_WORDS: Mapping[Cut, str] = {
+CUT_WORDS: Mapping[Cut, str] = {
     Cut.TIME_LIMIT: "reached its time limit",
     Cut.PREEMPTED: "was preempted by another job",
     Cut.NODE_FAILED: "lost a node",
     Cut.REQUEUED: "was requeued",
     Cut.CANCELED: "was canceled",
 }
+"""Why SLURM ended a start."""
 
 
 def outcome_of(verdicts: Sequence[JobVerdict]) -> Outcome:
@@ -112,7 +103,7 @@ def outcome_of(verdicts: Sequence[JobVerdict]) -> Outcome:
         status="failed",
         exit_code=counts.exit_code,
         reason=EndReason(EndCode.SLURM_JOB, job=message(counts)),
-        hint=hint(counts),
+        hint=_HINTS.get(counts.code),
         jobs=tasks,
         nodes_checked=False,
     )
