@@ -324,7 +324,7 @@ def run(
     if not force:
         check_not_scheduled(cluster, request.environ)
     started = Run(request, _Callbacks(on_line, on_event))
-    started.wait_for_plan()
+    started._wait_for_plan()
     return started
 
 
@@ -371,7 +371,7 @@ class Run:
         self._ended.add_done_callback(lambda _: view.planned.set())
         pool.shutdown(wait=False)
 
-    def wait_for_plan(self) -> None:
+    def _wait_for_plan(self) -> None:
         """Wait until it is planned. Raises the error that prevents the start."""
         try:
             self._view.planned.wait()

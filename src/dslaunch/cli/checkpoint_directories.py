@@ -1,4 +1,4 @@
-"""Where checkpoints are, as the words of a command line say: on all nodes, on one, or here."""
+"""Directories of checkpoints that a command line names: on all nodes, on one, or here."""
 
 from __future__ import annotations
 

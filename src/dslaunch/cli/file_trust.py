@@ -1,4 +1,4 @@
-"""Whether a cluster file may be used that the user did not name: it says what is run.
+"""Decide whether a cluster file may be used that the user did not name: it says what is run.
 
 A user who enters a directory of another user, such as /tmp or a shared project, must not run what
 a `cluster.yaml` there says merely because it is there. Ansible treats `ansible.cfg` so.

@@ -1,4 +1,4 @@
-"""Remarks on a user's text, in the form that was asked for."""
+"""Print remarks of a lint as text, JSON, SARIF or annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Form = Literal["text", "json", "sarif", "github"]
 
 
 def form(*, as_json: bool, sarif: bool, github: bool) -> Form:
-    """The form that the options name. Raises UsageError for two of them."""
+    """Return the format that the options name. Raises UsageError for two of them."""
     wanted: list[Form] = []
     if as_json:
         wanted.append("json")
@@ -39,7 +39,7 @@ def form(*, as_json: bool, sarif: bool, github: bool) -> Form:
 
 
 def ignored_rules(words: Sequence[str] | None, known: Collection[str]) -> frozenset[str]:
-    """The rules that `--ignore` names. Raises UsageError for one that does not exist."""
+    """Return the rules that `--ignore` names. Raises UsageError for one that does not exist."""
     from dslaunch.lint.suppression import check_rules
 
     names = [name.strip() for word in words or () for name in word.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""From the name of a run to the run itself: by this machine's records, else by asking nodes."""
+"""Find a run by its name: in this machine's records, else by asking nodes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def find(name: str, file: Path | None) -> RunHandle:
 
 
 def _recorded(name: str, file: Path | None) -> LocalRun | None:
-    """The run of that exact name, or of that job, or the only one that begins so.
+    """Return the run of that exact name, or of that job, or the only one that begins so.
 
     A number names a job, never the beginning of a run that is a job of another number.
     Raises UsageError.
@@ -137,5 +137,5 @@ def _unknown(name: str, why: str) -> UsageError:
 
 
 def caller() -> str:
-    """Who we are, for those whose run we stop."""
+    """Return `USER@HOST`, which the owner of a run is told when it is stopped."""
     return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""What several commands take: the cluster file, the selection, the job."""
+"""Options and arguments of several commands: the cluster file, the selection, the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPT_LAST = {"allow_interspersed_args": False}
 
 
 def in_order(*, formats: int = 0) -> Callable[[typer.Context, list[str] | None], list[str]]:
-    """A callback that lets options stand behind the first words; see `positional.MoreOptions`."""
+    """Return a callback that lets options stand behind the first words (`MoreOptions`)."""
 
     def put_in_order(context: typer.Context, value: list[str] | None) -> list[str]:
         return own_first(context.obj or [], value or [], formats=formats)
@@ -123,7 +123,7 @@ class ClusterJob:
 
 
 def find_cluster(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The cluster file: as given, else `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
+    """Return the cluster file: as given, else `$DSLAUNCH_CLUSTER`, else ./cluster.yaml.
 
     Raises UsageError if no file is found, ConfigError if others control ./cluster.yaml.
     """
@@ -148,8 +148,8 @@ def open_cluster(path: Path | None) -> Cluster:
 
 
 def allocated(path: Path | None) -> Cluster:
-    """The nodes and GPUs that SLURM gave, with all else as the cluster file has it, if there is
-    one. Raises UsageError outside an allocation."""
+    """Return the nodes and GPUs that SLURM has allocated; all else is as in the cluster file, if
+    there is one. Raises UsageError outside an allocation."""
     from dslaunch.slurm import node_discovery
     from dslaunch.slurm.client import here
 
@@ -163,7 +163,7 @@ def allocated(path: Path | None) -> Cluster:
 
 
 def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
-    """The cluster, reached as the command line says, else as the file does.
+    """Return the cluster with the transport of the command line, else of the file.
 
     In an allocation the usual transport gives way to steps of the allocation, where there is an
     srun: many sites let nobody log in. Raises UsageError, DslaunchError.
@@ -225,7 +225,7 @@ def read_job(
 
 
 def taken_for_script(error: UsageError, file: Path | None, program: str | None) -> UsageError:
-    """No cluster file was found, and the first word is no name of one."""
+    """Return the error for a missing cluster file, where the first word is no name of one."""
     if file is not None or program is None:
         return error
     endings = " or ".join(FILE_ENDINGS)
@@ -236,7 +236,7 @@ def taken_for_script(error: UsageError, file: Path | None, program: str | None) 
 
 
 def job_on(cluster: Cluster, program: str | None, args: tuple[str, ...], how: JobOptions) -> Job:
-    """The job that the words name, else the cluster file. Raises UsageError."""
+    """Return the job of the command line, else of the cluster file. Raises UsageError."""
     from dslaunch.launch.job import Job
 
     kind = how.kind

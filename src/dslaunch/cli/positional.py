@@ -1,4 +1,4 @@
-"""The words behind the options, `[CLUSTER.yaml] [SCRIPT] [ARGS]...`, and what they name. Pure."""
+"""The positional arguments `[CLUSTER.yaml] [SCRIPT] [ARGS]...`, and the options of a job. Pure."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def preflight(
     Example: dslaunch preflight cluster.yaml
     """
     if listed or explain is not None:
-        ui.result(_words_on(explain))
+        ui.result(_explained(explain))
         return
     if fail_on_change and baseline is None:
         raise UsageError("--fail-on-change compares with a baseline", hint="add --baseline FILE")
@@ -130,8 +130,8 @@ def _wanted(
     return CheckSelection(tier_of(tier or USUAL), tuple(only or ()), tuple(skip or ()), needs)
 
 
-def _words_on(name: str | None) -> str:
-    """The list of checks, or all that is to be known of one."""
+def _explained(name: str | None) -> str:
+    """Return the list of checks, or the explanation of one."""
     from dslaunch.preflight import checks
     from dslaunch.preflight.check_selection import unknown
     from dslaunch.report.preflight import explanation
@@ -160,7 +160,7 @@ class PreflightResult:
 
 @dataclass(frozen=True, slots=True)
 class PreflightRequest:
-    """What is to be known of which nodes."""
+    """What is asked of which nodes."""
 
     file: Path | None
     which: Selection

@@ -1,4 +1,4 @@
-"""Where a run is shown: a terminal, or JSON lines; and which ranks of it."""
+"""The view of a run: on a terminal or as JSON lines, of all ranks or some."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_RANKS = 1_000_000
 def make(
     nodes: tuple[str, ...], *, json: bool, ranks: frozenset[int] | None, quiet: bool = False
 ) -> JsonView | TerminalView:
-    """The screen for standard output and error."""
+    """Return the view for standard output and error."""
     from dslaunch.report.live import JsonView, TerminalView
 
     if json:
@@ -41,7 +41,7 @@ def make(
 
 
 def columns() -> int:
-    """How wide the terminal is that shows the progress line; standard output may be elsewhere."""
+    """Return the width of the terminal that shows the progress line, which is standard error's."""
     from dslaunch.report import width
 
     return width.columns(sys.stderr)

@@ -1,4 +1,4 @@
-"""Arguments of the script that are called like options of dslaunch: said before anything starts.
+"""Warn of arguments of the script that are called like options of dslaunch.
 
 What stands behind the script is the script's: `dslaunch run c.yaml train.py --dry-run` trains.
 """

@@ -163,7 +163,7 @@ def _options_of_sbatch(chosen: Selection) -> dict[str, str]:
 
 
 def missing_files(batch: Batch) -> tuple[str, ...]:
-    """The files that the job needs and that this machine can see to be missing, in words."""
+    """Return a line for each file that the job needs and that is missing on this machine."""
     from dslaunch.slurm.missing import looker, missing, near
 
     def told(one: Missing) -> str:
@@ -180,7 +180,7 @@ def missing_files(batch: Batch) -> tuple[str, ...]:
 def make_batch(
     asked: options.ClusterJob, chosen: Selection, settings: list[str], *, force: bool = False
 ) -> Batch:
-    """The job for SLURM that the command line asks for.
+    """Return the SLURM job of the command line, and print its warnings.
 
     Raises UsageError, SelectionError, and without `force` PlanError for errors in the DeepSpeed
     config.
@@ -221,7 +221,7 @@ def make_batch(
 
 
 def _left_out(cluster: Cluster, chosen: Selection) -> tuple[str, ...]:
-    """The nodes that --exclude names whole."""
+    """Return the nodes that --exclude names whole."""
     from dslaunch.cluster.select import Selection, select
 
     if not chosen.exclude:
@@ -268,7 +268,7 @@ def _file(words: list[str] | None) -> Path | None:
 
 @dataclass(frozen=True)
 class SlurmRequest:
-    """What is wanted of SLURM, and what can be done with it."""
+    """A job for SLURM: printed, checked, or submitted and followed."""
 
     cluster: Cluster
     batch: Batch
@@ -371,7 +371,7 @@ class SlurmRequest:
 
 
 def listening() -> SlurmClient:
-    """SLURM on this machine; what sbatch says though it takes a job is shown."""
+    """Return SLURM on this machine; what sbatch says of a job that it takes is shown."""
     from dslaunch.slurm.client import here
 
     return replace(here(), notice=lambda line: ui.say(f"sbatch: {line}"))

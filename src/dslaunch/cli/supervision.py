@@ -1,4 +1,4 @@
-"""Who looks after the ranks of a SLURM job: SLURM alone, or `dslaunch run` within the job."""
+"""Whether SLURM alone starts the ranks of a job, or `dslaunch run` within the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """What the command line says of it."""
+    """What the command line says of supervision and restarts."""
 
     supervised: bool | None
     """None: as the cluster file says."""
@@ -31,7 +31,7 @@ class Supervision:
 def supervise(
     batch: Batch, asked: ClusterJob, supervision: Supervision, file: Path | None
 ) -> Batch:
-    """The batch with what the command line and the cluster file say of restarts and supervision.
+    """Return the batch with what the command line and the cluster file say of supervision.
 
     Raises UsageError for what a plain job cannot do, PlanError for what a supervised one cannot,
     ConfigError where the cluster file cannot be read any more.

@@ -1,4 +1,4 @@
-"""What a training will run on: by a cluster file, and by what its nodes answered."""
+"""The nodes of a training, from `--cluster` and `--facts`."""
 
 from __future__ import annotations
 

@@ -139,11 +139,11 @@ def _print_text(judged: list[ValidatedFile]) -> None:
         elif each.cluster is None:
             ui.say(f"{each.file}: every problem is ignored; other commands still refuse the file")
         else:
-            ui.result(in_words(count(each.cluster)))
+            ui.result(counts_text(count(each.cluster)))
 
 
 def _names() -> KnownNames:
-    """The names that launchers and checks have, installed ones among them."""
+    """Return the names of all launchers and checks, installed ones among them."""
     from dslaunch.cluster.rules import KnownNames
     from dslaunch.preflight import checks
     from dslaunch.registry import LAUNCHERS
@@ -153,7 +153,7 @@ def _names() -> KnownNames:
 
 
 def count(cluster: Cluster) -> dict[str, Any]:
-    """The cluster's name and how much there is of it; spares and their slots are not working."""
+    """Return the cluster's name, and its counts without spares."""
     working = [node for node in cluster.nodes if not node.spare]
     return {
         "name": cluster.name,
@@ -163,8 +163,8 @@ def count(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def in_words(counts: dict[str, Any]) -> str:
-    """As `pod-a: 6 nodes, 44 slots, 1 spare`."""
+def counts_text(counts: dict[str, Any]) -> str:
+    """Return for example `pod-a: 6 nodes, 44 slots, 1 spare`."""
     things = [(counts[noun], noun) for noun in ("nodes", "slots", "spares")]
     words = [
         f"{number} {noun.removesuffix('s') if number == 1 else noun}"
