@@ -196,7 +196,7 @@ def test_numbers_that_slurm_cannot_mean_are_no_numbers(variables: dict[str, str]
 
 
 def test_more_slots_than_a_cluster_file_may_have_are_refused() -> None:
-    with pytest.raises(UsageError, match="99999.*1024"):
+    with pytest.raises(UsageError, match=r"99999.*1024"):
         from_slurm({"SLURM_JOB_NODELIST": "n1", "SLURM_GPUS_ON_NODE": "99999"}, None)
 
 
