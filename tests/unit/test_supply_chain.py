@@ -251,7 +251,7 @@ def test_the_wheel_holds_the_package_and_its_license_only(archives: tuple[Path, 
     assert f"{metadata}/licenses/LICENSE" in names
     assert {name.partition("/")[0] for name in names} == {"dslaunch", metadata}
     kinds = {Path(name).suffix for name in names if name.startswith("dslaunch/")}
-    assert kinds == {".json", ".j2", ".py", ".typed"}
+    assert kinds == {".json", ".j2", ".py", ".toml", ".typed"}
 
 
 def test_the_source_distribution_holds_the_license_and_nothing_local(

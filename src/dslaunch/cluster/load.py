@@ -131,7 +131,8 @@ def _nearest_file(path: Path) -> Path | None:
         return None
     # `c.yml` stands for `c.yaml`, however short the name is
     same_stem = [name for name in names if Path(name).stem == path.stem and _is_yaml(name)]
-    near = same_stem or difflib.get_close_matches(path.name, filter(_is_yaml, names), 1)
+    by_stem = {Path(name).stem: name for name in names if _is_yaml(name)}
+    near = same_stem or [by_stem[s] for s in difflib.get_close_matches(path.stem, by_stem, n=1)]
     return path.with_name(near[0]) if near else None
 
 

@@ -138,11 +138,11 @@ def _script(lines: list[str], name: str) -> OtherFile | None:
 
 def _hosts(lines: list[str]) -> OtherFile | None:
     entries = [line for line in lines if not line.startswith("#")]
-    if any(map(_WITH_SLOTS.fullmatch, entries)):
+    if any(_WITH_SLOTS.fullmatch(entry) for entry in entries):
         return OtherFile("a hostfile", _HOSTFILE)
-    if entries and all(map(_COUNTED_HOST.fullmatch, entries)):
+    if entries and all(_COUNTED_HOST.fullmatch(entry) for entry in entries):
         return OtherFile("a list of hosts", _HOSTFILE)
-    if entries and all(map(_HOST.fullmatch, entries)):
+    if entries and all(_HOST.fullmatch(entry) for entry in entries):
         hint = "`dslaunch init --hostfile {file} --slots 8` converts it"
         return OtherFile("a list of hosts", hint)
     return None

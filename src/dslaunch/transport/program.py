@@ -41,7 +41,7 @@ class SentModules:
     modules = marshal.loads(zlib.decompress(codes if same else texts))
     def find_spec(name, path=None, target=None):
         if name in SentModules.modules:
-            package = name in ("dslaunch", "dslaunch.node")
+            package = name in {packages!r}
             return importlib.util.spec_from_loader(name, SentModules, is_package=package)
     def create_module(spec):
         return None
@@ -57,6 +57,7 @@ main({arguments!r})
 """A node whose Python has our bytecode takes code that is compiled already: to compile costs a node
 more than all questions of a preflight. What a module imports only where it is used is not even run
 until then. The garbage collector would walk all that is being imported, again and again."""
+_PACKAGES = ("dslaunch", "dslaunch.node")
 _ANY_PYTHON = 2
 """The format of `marshal` that all versions read, for what is no code."""
 _READ = (
@@ -88,6 +89,7 @@ def text(modules: tuple[str, ...], arguments: dict[str, Any]) -> bytes:
         parts = _parts(modules)
     loader = _LOADER.format(
         sizes=tuple(map(len, parts)),
+        packages=_PACKAGES,
         magic=MAGIC_NUMBER,
         kind=sys.implementation.name,
         last=modules[-1],
@@ -102,9 +104,10 @@ _once = threading.Lock()
 @cache
 def _parts(modules: tuple[str, ...]) -> tuple[bytes, bytes]:
     """The modules by name, as source and as this Python's bytecode."""
-    texts: dict[str, bytes] = {}
-    codes: dict[str, CodeType | None] = {}
-    for name in ("dslaunch", "dslaunch.node", *(f"dslaunch.node.{name}" for name in modules)):
+    # what `import dslaunch` offers on this machine is nothing for a node
+    texts = dict.fromkeys(_PACKAGES, b"")
+    codes: dict[str, CodeType | None] = {name: compile("", name, mode="exec") for name in _PACKAGES}
+    for name in (f"dslaunch.node.{name}" for name in modules):
         spec = find_spec(name)
         assert spec is not None
         loader = cast("SourceLoader", spec.loader)
