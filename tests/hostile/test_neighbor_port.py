@@ -8,6 +8,7 @@ import os
 import resource
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -429,6 +430,61 @@ def test_what_a_member_could_not_say_is_said_once_it_is_connected(
     turn(first, one)
     assert first.finished["v1"]
     assert not one.busy()
+
+
+def test_what_a_member_said_before_it_left_is_taken_though_it_cannot_be_answered(
+    first: Coordinator, member: Join
+) -> None:
+    one = member()
+    turn(first, one)
+    assert one.member is not None
+    first.say({"beat": True})  # unread at the end, so that the connection is reset
+    one.note({"event": "exit", "asked": False, "code": 3, "signal": None, "rank": 5})
+    one.member.send({"idle": 0.5})
+    one.member.send({"done": True})
+    one.drop()
+    turn(first)
+    assert ended(first) == [(3.0, "rank 5 failed on v1")]
+    assert first.finished["v1"]
+
+
+def test_a_member_stays_until_the_first_node_knows_that_it_is_done(
+    first: Coordinator, member: Join
+) -> None:
+    one = member()
+    turn(first, one)
+    one.note({"event": "done"})
+    assert one.busy()
+    first.say({"beat": True})
+    turn(one)
+    assert one.busy()
+    turn(first, one)
+    assert first.finished["v1"]
+    assert not one.busy()
+    one.tick(time.monotonic() + 10)
+    assert one.member is None
+
+
+def test_a_member_says_again_that_it_is_done_where_the_connection_broke(
+    first: Coordinator, member: Join
+) -> None:
+    one = member()
+    turn(first, one)
+    one.note({"event": "done"})
+    (accepted,) = first.members.values()
+    reset(accepted.socket)
+    first.drop(accepted)
+    turn(one)
+    assert one.busy()
+    one.tick(time.monotonic() + links.REDIAL + 1)
+    turn(first, one)
+    assert first.finished["v1"]
+    assert not one.busy()
+
+
+def reset(connection: socket.socket) -> None:
+    """Make the end of a connection a reset, as by a firewall: what came is lost."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def test_a_new_connection_of_a_member_replaces_the_older_one(

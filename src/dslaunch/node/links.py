@@ -17,7 +17,7 @@ import socket
 import time
 
 from dslaunch.node.bridge import Door
-from dslaunch.node.member_link import Broken, MemberLink
+from dslaunch.node.member_link import Broken, Closed, MemberLink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # why not `typing`: see paths.py
@@ -174,7 +174,7 @@ class Coordinator(Links):
         self.heard[host] = time.monotonic()
         self.judge(host, News(message))
         if self.stopped:
-            member.send({"stop": self.grace})
+            self.tell(member, {"stop": self.grace})
 
     def welcome(self, member: MemberLink, host: str) -> None:
         """A member has proved who it is: so do we. A new connection replaces an older one."""
@@ -183,7 +183,7 @@ class Coordinator(Links):
         if older is not None:
             self.drop(older)
         self.members[host] = member
-        member.send({})
+        self.tell(member, {})
 
     def drop(self, member: MemberLink) -> None:
         """A connection is over; its member may connect again. Safe to call twice."""
@@ -198,10 +198,15 @@ class Coordinator(Links):
     def say(self, message: Message) -> None:
         """Tell all members."""
         for member in list(self.members.values()):
-            try:
-                member.send(message)
-            except Broken:
-                self.drop(member)
+            self.tell(member, message)
+
+    def tell(self, member: MemberLink, message: Message) -> None:
+        """Tell a member. One that cannot be told may have ended; what it said before that, and we
+        have not yet taken, still counts."""
+        try:
+            member.send(message)
+        except Broken:
+            self.drop(member)
 
     # ------------------------------------------------------------ decisions
 
@@ -263,6 +268,8 @@ class Member(Links):
         self.member: Optional[MemberLink] = None
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
+        self.finished = self.known = False
+        """Whether all processes of this node have ended, and whether the first node knows it."""
 
     def dial(self, link: Dict[str, Any]) -> None:
         """Connect to the first node, now and whenever the connection is lost."""
@@ -291,6 +298,10 @@ class Member(Links):
                     self.agent.end(order.stop, order.why or "the others end")
             if self.member is not None and self.member.proved:
                 self.flush()
+        except Closed:
+            # the first node closes a connection when it has read all of it
+            self.known = self.finished and not self.unsaid
+            self.drop()
         except Broken:
             self.drop()
 
@@ -300,10 +311,14 @@ class Member(Links):
             self.agent.ignore(self.member.socket.fileno())
             self.member.socket.close()
             self.member = None
+        if self.finished and not self.known and not self.unsaid:
+            # it was sent, but may not have arrived: a reset discards what is on its way
+            self.unsaid.append({"done": True})
 
     def note(self, message: Message) -> None:
         """Something happened on this node."""
         news = _news(message)
+        self.finished = self.finished or "done" in news
         if news:
             self.say(news)
 
@@ -322,14 +337,17 @@ class Member(Links):
         while self.unsaid:
             self.member.send(self.unsaid[0])
             self.unsaid.pop(0)
+        if self.finished:
+            self.member.finish()
 
     def busy(self) -> bool:
         """Whether the first node does not know yet how this one ended."""
-        return bool(self.unsaid) and time.monotonic() - self.heard < self.patience
+        wanted = bool(self.unsaid) or (self.finished and not self.known)
+        return wanted and time.monotonic() - self.heard < self.patience
 
     def tick(self, now: float) -> None:
         """Keep in touch, and end when that has failed for too long."""
-        if self.target is None:
+        if self.target is None or self.known:
             return
         if (
             self.member is not None
@@ -344,7 +362,7 @@ class Member(Links):
                 self.grace, f"the first node was lost: silent for {now - self.heard:.0f} s"
             )
         proved = self.member is not None and self.member.proved
-        if now - self.beaten > self.beat and proved:
+        if now - self.beaten > self.beat and proved and not self.finished:
             self.beaten = now
             self.say({"idle": self.agent.idle})
 

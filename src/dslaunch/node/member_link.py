@@ -20,6 +20,7 @@ Before that, at most LONGEST_HELLO bytes are kept for an end that is not known y
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -44,6 +45,10 @@ class Broken(Exception):
     """The other end is gone, or is not who it should be."""
 
 
+class Closed(Broken):
+    """The other end has said all that it had to say, and has closed the connection."""
+
+
 class MemberLink:
     """One connection. Never blocks; what cannot be sent breaks it, since messages are small."""
 
@@ -53,6 +58,9 @@ class MemberLink:
         """`keys`: host -> key, of all members at the listening end. `host`: the member's name, at
         the member's end. Raises Broken."""
         connection.setblocking(False)
+        with contextlib.suppress(OSError):  # it is no TCP connection, or is over already
+            # an order to stop is not to wait until a heartbeat is acknowledged
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = connection
         self.host = host
         """Which member it is, or at the listening end says it is."""
@@ -72,6 +80,13 @@ class MemberLink:
         body = json.dumps(message).encode()
         self._sent += 1
         self._write(self._code(self._own, self._sent, body) + b" " + body + b"\n")
+
+    def finish(self) -> None:
+        """Send nothing more; what was sent arrives before that is seen. Raises Broken."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise Broken(str(error)) from None
 
     def receive(self) -> Iterator[Message]:
         """The genuine messages that have come. Raises Broken."""
@@ -101,7 +116,7 @@ class MemberLink:
         except OSError as error:
             raise Broken(str(error)) from None
         if not data:
-            raise Broken("the connection was closed")
+            raise Closed("the connection was closed")
         self._buffer += data
 
     def _write(self, data: bytes) -> None:
