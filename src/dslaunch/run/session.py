@@ -42,6 +42,9 @@ INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before the nodes are made to wait."""
 FIRST_RETRY, RETRY = 0.1, 1.0
 """Seconds until the first try to reach a node again, and between two."""
+GOODBYE = 2.0
+"""Seconds for a node to have read its program before we say goodbye; otherwise it has begun
+nothing."""
 CLOSED = 5.0
 """Seconds until a node ends the run after this end has closed the connection while this machine
 answers: a launcher that lives is back at once."""
@@ -168,7 +171,7 @@ class Session(Wire):
     def close(self) -> None:
         """Say goodbye and let go. Safe to call twice."""
         self._closing.set()
-        if not self.over:
+        if not self.over and self._sent.wait(GOODBYE):
             self.send(op="bye")
         self.over = True
         if self._channel is not None:
@@ -194,9 +197,7 @@ class Session(Wire):
         self._log.debug("starting-agent", join=True)
         channel = self._connection.start(program.line(self._node))
         text = boot.boot_text(self._agent, join=True, hold=self._holding)
-        with self._writing:
-            self._channel = channel
-            self._send_program(channel, text)
+        self._send_program(channel, text)
 
     def _recover(self, failure: NodeFailure) -> NodeFailure:
         """Connect anew to the agent that is there, and hear it; why that ended."""
@@ -321,7 +322,7 @@ class Session(Wire):
         return code == meant and self.login.started
 
     def _lose(self, failure: NodeFailure) -> None:
-        if failure.kind == "protocol":
+        if failure.kind == "protocol" and self._sent.is_set():
             self.send(op="bye")  # a program that is only faulty ends what it started
         super()._lose(failure)
         if not self.hello.done():

@@ -86,6 +86,9 @@ class Wire:
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
         self._writing = threading.Lock()
+        self._sent = threading.Event()
+        """Not set while the program is being sent."""
+        self._sent.set()
         self._closing = threading.Event()
         self._incoming = Incoming(ranks=range(0))
         self._loss = NodeFailure(node.host, "lost", "the connection is gone")
@@ -97,17 +100,18 @@ class Wire:
         self._reading_since: float | None = None
 
     def start(self, text: bytes) -> None:
-        """Start the program whose text it is, and listen. Its loss is told to whoever asks."""
+        """Start the program whose text it is, and listen. Its loss is told to whoever asks.
+
+        Does not wait until the node has read the program: who starts the next node would wait too.
+        """
         try:
             channel = self._connection.start(program.line(self._node))
         except OSError as error:
             self._lose(NodeFailure(self.host, "lost", f"the connection broke: {error}"))
             return
-        with self._writing:
-            self._channel = channel
-            # at the same time: a login that prints more than a pipe holds reads nothing before
-            threading.Thread(target=self._listen, name=f"wire {self.host}", daemon=True).start()
-            self._send_program(channel, text)
+        self._send_program(channel, text)
+        # at the same time: a login that prints more than a pipe holds reads nothing before
+        threading.Thread(target=self._listen, name=f"wire {self.host}", daemon=True).start()
 
     # ------------------------------------------------------------ speaking
 
@@ -186,9 +190,22 @@ class Wire:
                 self._send_all(self._channel, data)
 
     def _send_program(self, channel: Channel, text: bytes) -> None:
-        """Send what the shell line reads; a program that died says why on its other streams."""
-        with contextlib.suppress(OSError):
-            self._send_all(channel, text)
+        """Begin to send what the shell line reads; whatever else is sent comes after it."""
+        first = threading.Event()
+
+        def send() -> None:
+            # a program that died says why on its other streams
+            with self._writing, contextlib.suppress(OSError):
+                self._channel = channel
+                self._sent.clear()
+                first.set()
+                try:
+                    self._send_all(channel, text)
+                finally:
+                    self._sent.set()
+
+        threading.Thread(target=send, name=f"program {self.host}", daemon=True).start()
+        first.wait()
 
     def _send_all(self, channel: Channel, data: bytes) -> None:
         """Write to a node that may stop reading. Raises OSError."""
