@@ -322,12 +322,14 @@ class Session(Wire):
         return code == meant and self.login.started
 
     def _lose(self, failure: NodeFailure) -> None:
-        if failure.kind == "protocol" and self._sent.is_set():
-            self.send(op="bye")  # a program that is only faulty ends what it started
-        super()._lose(failure)
-        if not self.hello.done():
-            self.hello.set_exception(LostError(self._loss))
-        self._inbox.put((self, Lost(self._loss, self._gone)))
+        try:
+            if failure.kind == "protocol" and self._sent.is_set():
+                self.send(op="bye")  # a program that is only faulty ends what it started
+            super()._lose(failure)
+        finally:  # whatever fails, nobody may wait for this node
+            if not self.hello.done():
+                self.hello.set_exception(LostError(self._loss))
+            self._inbox.put((self, Lost(self._loss, self._gone)))
 
 
 def _hang_up(made: Future[Connection]) -> None:

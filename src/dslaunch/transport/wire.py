@@ -303,9 +303,15 @@ class Wire:
             return
         self._log.debug("answered", id=arrived.reply, seconds=time.monotonic() - request.sent)
         try:
-            request.future.set_result(request.parsed(arrived))
+            answer = request.parsed(arrived)
         except InvalidAnswer as error:
             request.future.set_exception(self._protocol_error(f"its answer is invalid: {error}"))
+        except Exception as error:
+            why = f"its answer could not be read: {error!r:.200}"
+            request.future.set_exception(self._protocol_error(why))
+            raise
+        else:
+            request.future.set_result(answer)
 
     def _heard(self, size: int) -> None:
         """Note that so many bytes have arrived and were taken."""
@@ -384,7 +390,8 @@ class Wire:
             self.interrupt()  # also for whoever is still writing
 
     def _abandon(self, failure: NodeFailure) -> None:
-        for request in list(self._waiting.values()):
-            if not request.future.done():
+        """Tell everybody who waits; whoever takes a request out of the table answers it."""
+        with contextlib.suppress(KeyError):  # there are no more
+            while True:
+                _, request = self._waiting.popitem()
                 request.future.set_exception(LostError(failure))
-        self._waiting.clear()
