@@ -74,8 +74,11 @@ class _Request:
 class Wire:
     """Starts the program on one node and speaks to it: a reply goes to whoever asked."""
 
-    def __init__(self, node: Node, connection: Connection, **fields: str) -> None:
-        """`fields`: of everything that is logged, beside the node."""
+    def __init__(
+        self, node: Node, connection: Connection, *, most: int | None = None, **fields: str
+    ) -> None:
+        """`most`: bytes that the node may send in all. `fields`: of everything that is logged,
+        beside the node."""
         self.host = node.host
         self.over = False
         self.login = login.LoginOutput(frames.GREETING)
@@ -91,6 +94,9 @@ class Wire:
         self._sent.set()
         self._closing = threading.Event()
         self._incoming = Incoming(ranks=range(0))
+        self._most = most
+        self._size = 0
+        """Bytes that the node has sent since its greeting."""
         self._loss = NodeFailure(node.host, "lost", "the connection is gone")
         """Why there is no answer to what is asked once the node is lost."""
         self._late = False
@@ -243,6 +249,7 @@ class Wire:
         """Take what comes, until the channel ends; why it did."""
         try:
             while data:
+                self._count(len(data))
                 for arrived in self._incoming.feed(data):
                     self._take(arrived)
                 self._heard(len(data))
@@ -257,6 +264,12 @@ class Wire:
             )
         except OSError as error:
             return self._broke(error)
+
+    def _count(self, size: int) -> None:
+        """Count what has come, before it is kept. Raises ProtocolError when it is too much."""
+        self._size += size
+        if self._most is not None and self._size > self._most:
+            raise ProtocolError(f"more than {self._most >> 20} MiB in all")
 
     def _read(self) -> bytes:
         assert self._channel is not None
