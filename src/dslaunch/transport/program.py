@@ -12,6 +12,7 @@ import threading
 import zlib
 from functools import cache
 from importlib.util import MAGIC_NUMBER, find_spec
+from types import CodeType
 from typing import TYPE_CHECKING, Any, cast
 
 from dslaunch.launch.command import quote
@@ -20,7 +21,6 @@ from dslaunch.transport import login
 
 if TYPE_CHECKING:
     from importlib.abc import SourceLoader
-    from types import CodeType
 
     from dslaunch.cluster.model import Node
 
@@ -106,14 +106,25 @@ def _parts(modules: tuple[str, ...]) -> tuple[bytes, bytes]:
     """The modules by name, as source and as this Python's bytecode."""
     # what `import dslaunch` offers on this machine is nothing for a node
     texts = dict.fromkeys(_PACKAGES, b"")
-    codes: dict[str, CodeType | None] = {name: compile("", name, mode="exec") for name in _PACKAGES}
+    codes = {name: compile("", name, mode="exec") for name in _PACKAGES}
     for name in (f"dslaunch.node.{name}" for name in modules):
         spec = find_spec(name)
         assert spec is not None
         loader = cast("SourceLoader", spec.loader)
         texts[name] = loader.get_data(loader.get_filename(name))
-        codes[name] = loader.get_code(name)
+        code = loader.get_code(name)
+        assert code is not None
+        codes[name] = _renamed(code, name.replace(".", "/") + ".py")
     return _packed(marshal.dumps(texts, _ANY_PYTHON)), _packed(marshal.dumps(codes))
+
+
+def _renamed(code: CodeType, file: str) -> CodeType:
+    """The same code as from another file: where this machine keeps ours is nothing for a node.
+
+    That takes a tenth of the time to compile it again.
+    """
+    constants = (_renamed(c, file) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=file, co_consts=tuple(constants))
 
 
 def _packed(data: bytes) -> bytes:

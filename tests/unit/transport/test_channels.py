@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import threading
+import zlib
 from pathlib import Path
 from queue import Queue
 
@@ -16,7 +17,7 @@ from dslaunch import transport
 from dslaunch.cluster.model import Cluster, Node, SecretSource
 from dslaunch.errors import NodeFailure, UsageError
 from dslaunch.registry import TRANSPORTS
-from dslaunch.run.boot import Agent, boot_text
+from dslaunch.run.boot import MODULES, Agent, boot_text
 from dslaunch.run.session import Session
 from dslaunch.transport import program
 from dslaunch.transport.pool import connect_all
@@ -157,6 +158,14 @@ def test_the_agents_text_is_a_program_and_a_length() -> None:
     # a Python that is too old must be able to read that it is
     ast.parse(text[: int(length)].decode(), feature_version=(3, 4))
     assert b"main({'run': 'run', 'host': 'n1'" in text[: int(length)]
+
+
+def test_the_program_tells_a_node_nothing_of_this_machines_paths() -> None:
+    here = str(Path(program.__file__).parents[2]).encode()
+    for packed in program._parts(MODULES):
+        sent = zlib.decompress(packed)
+        assert b"dslaunch/node/agent.py" in sent or b"dslaunch.node.agent" in sent
+        assert here not in sent
 
 
 def test_an_agent_that_nobody_asked_for_checkpoints_does_not_load_what_reads_them() -> None:
