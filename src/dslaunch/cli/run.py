@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dslaunch import api
-from dslaunch.cli import options, run_views, script_options, ui
+from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted
@@ -217,6 +217,7 @@ class RunEnd:
 def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
     from dslaunch.run.launch import run_job
 
+    interruption.leave_if_interrupted()
     json, quiet, ranks = show
 
     @cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import options, run_views, script_options, ui
+from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cli.supervision import Supervision, supervise
@@ -345,6 +345,7 @@ class SlurmRequest:
         self.say_notes()
         client, script = listening(), self.script
         self.refuse(script)
+        interruption.leave_if_interrupted()
         try:
             made, record = submit(client, script, self.batch, self.cluster, os.environ)
         except RefusedError as error:
