@@ -221,13 +221,13 @@ def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], en
     json, quiet, ranks = show
 
     @cache
-    def screen() -> JsonView | TerminalView:
+    def view() -> JsonView | TerminalView:
         return run_views.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
 
-    outcome, directory = run_job(request, screen)
+    outcome, directory = run_job(request, view)
     if outcome.goes_on:
-        screen().detached(directory.name)
+        view().detached(directory.name)
     else:
-        screen().outcome(outcome, directory)
+        view().outcome(outcome, directory)
     end.after(outcome, directory)
     raise typer.Exit(outcome.exit_code)
