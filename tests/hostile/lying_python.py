@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,6 +41,9 @@ def main(lie: str) -> None:
         for _ in range(7 << 10):
             os.write(1, b"x" * 1023 + b"\n")
         real()
+    if lie == "deaf":
+        time.sleep(60)
+        return
     take_program()
     if lie in WHOLE:
         flood(WHOLE[lie])

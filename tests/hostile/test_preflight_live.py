@@ -24,6 +24,16 @@ nodes:
   - {host: n2, slots: 1, python: PYTHON}
 storage: {workdir: work}
 """
+ONE_AT_A_TIME = """
+name: deaf
+transport: local
+ssh: {fanout: 1}
+nodes:
+  - {host: 'n[2-4]', slots: 1, python: PYTHON}
+  - {host: n1, slots: 1}
+storage: {workdir: work}
+"""
+"""As many deaf nodes as it takes that an honest one behind them all would be too late."""
 CHECKS = ("shm.size", "lim.nofile", "shell.umask", "clock.skew", "shell.noise")
 INVALID = {
     **dict.fromkeys([*lying_python.WHOLE, "clock"], "it sent what no agent sends"),
@@ -76,12 +86,12 @@ class Done:
         return [f for f in json.loads(self.out)["findings"] if host in f["hosts"]]
 
 
-def dslaunch(directory: Path, lie: str, *words: str) -> Done:
+def dslaunch(directory: Path, lie: str, *words: str, cluster: str = CLUSTER) -> Done:
     """Run dslaunch on an honest node and one that lies."""
     liar = directory / lie
     liar.write_text(f"#!{sys.executable}\n{Path(lying_python.__file__).read_text('utf-8')}")
     liar.chmod(0o700)
-    (directory / "c.yaml").write_text(CLUSTER.replace("PYTHON", json.dumps(str(liar))))
+    (directory / "c.yaml").write_text(cluster.replace("PYTHON", json.dumps(str(liar))))
     path = f"{directory}:{os.environ['PATH']}"
     env = {**os.environ, "DSLAUNCH_STATE": str(directory / "state"), "PATH": path}
     out, err = (directory / "out").open("w+b"), (directory / "err").open("w+b")
@@ -99,9 +109,10 @@ def dslaunch(directory: Path, lie: str, *words: str) -> Done:
     return Done(code, texts[0], texts[1], memory, seconds)
 
 
-def preflight(directory: Path, lie: str) -> Done:
+def preflight(directory: Path, lie: str, cluster: str = CLUSTER) -> Done:
     chosen = [word for name in CHECKS for word in ("--only", name)]
-    return dslaunch(directory, lie, "preflight", "c.yaml", "--json", "--all", *chosen)
+    words = ("preflight", "c.yaml", "--json", "--all", *chosen)
+    return dslaunch(directory, lie, *words, cluster=cluster)
 
 
 def assert_honest_node_is_judged(done: Done) -> None:
@@ -139,6 +150,13 @@ def test_seven_megabytes_of_login_noise_take_no_longer_than_to_send_them(tmp_pat
     assert done.findings("shell.noise")["n2"] == "warn"
     assert done.findings("shm.size")["n2"] != "unknown"
     assert done.seconds < quiet.seconds + 5
+
+
+def test_nodes_that_do_not_read_their_program_keep_no_other_waiting(tmp_path: Path) -> None:
+    done = preflight(tmp_path, "deaf", ONE_AT_A_TIME)
+    assert_honest_node_is_judged(done)
+    assert {done.findings("ssh.connect")[f"n{n}"] for n in (2, 3, 4)} == {"fail"}
+    assert done.seconds < 20  # as for one of them: they are given up at the same time
 
 
 @pytest.mark.parametrize("lie", ["no JSON", "answers of another type", "deep JSON", "no answers"])

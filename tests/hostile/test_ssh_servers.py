@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -105,3 +106,55 @@ def test_banners_are_not_kept_and_do_not_hide_why_the_login_failed(tmp_path: Pat
         way.close()
     assert raised.value.failures[0].kind in ("authentication", "no-key")
     assert BANNER[:10] not in str(raised.value)
+
+
+class Mute(paramiko.ServerInterface):
+    """Lets everybody in, and starts no program: it refuses, or says nothing."""
+
+    def __init__(self, refusing: bool) -> None:
+        self.refusing = refusing
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return int(paramiko.common.AUTH_SUCCESSFUL)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return int(paramiko.common.OPEN_SUCCEEDED)
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        if not self.refusing:
+            threading.Event().wait(60)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("refusing", "words"), [(False, f"within {CONNECT} s"), (True, "did not start a program")]
+)
+def test_a_server_that_starts_no_program_is_an_error_in_time(
+    tmp_path: Path, refusing: bool, words: str
+) -> None:
+    key, own = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
+    own.write_private_key_file(str(tmp_path / "id"))
+
+    def serve(connection: socket.socket) -> None:
+        server = paramiko.Transport(connection)
+        server.daemon = True
+        server.add_server_key(key)
+        with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
+            server.start_server(server=Mute(refusing))
+
+    with listening(serve) as port:
+        known = f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n"
+        given = cluster(tmp_path, port, "fabric", known)
+        with (tmp_path / "config").open("a") as config:
+            config.write(f"IdentityFile {tmp_path}/id\n")
+        way = transport.make("fabric", given)
+        connection = way.connect(given.nodes[0])
+        began = time.monotonic()
+        with pytest.raises(OSError, match=words):
+            connection.start("true")
+        assert time.monotonic() - began < CONNECT + 2
+        connection.close()
+        way.close()

@@ -59,18 +59,23 @@ def serve(read: Callable[[], bytes], write: Callable[[bytes], object]) -> None:
     hello = {**questions.identity(), "umask": questions.umask()}
     children = Children()
     last: Dict[str, Answer] = {}
-    with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
-        for request in _messages(read):
-            last.update(request.get("last", {}))
-            reply: Answer = {"reply": request["id"], "value": None}
-            if "questions" in request:
-                reply["value"] = {"hello": hello, "answers": ask(request["questions"], children)}
-            reply["time"] = time.time()
-            write(frames.frame(frames.MESSAGE, _text(reply)))
-    ask(last, children)
-    children.end()
-    questions.clean()
-    os._exit(0)  # threads that serve listeners are not waited for
+    try:
+        with contextlib.suppress(ConnectionError):  # nobody is there any more to read it
+            for request in _messages(read):
+                last.update(request.get("last", {}))
+                reply: Answer = {"reply": request["id"], "value": None}
+                if "questions" in request:
+                    answers = ask(request["questions"], children)
+                    reply["value"] = {"hello": hello, "answers": answers}
+                reply["time"] = time.time()
+                write(frames.frame(frames.MESSAGE, _text(reply)))
+    except Exception:  # noqa: BLE001 - for every one, such as requests that are no frames
+        sys.excepthook(*sys.exc_info())
+    finally:
+        ask(last, children)
+        children.end()
+        questions.clean()
+        os._exit(0)  # threads that serve listeners are not waited for
 
 
 def _messages(read: Callable[[], bytes]) -> Iterator[frames.Message]:

@@ -30,6 +30,8 @@ MODULES = (
     "survey",
 )
 """What answers questions on a node; the last one has the `main`. A run's agent has these too."""
+MOST_BYTES = 24 << 20
+"""Of all that a node answers: it is kept until the end."""
 PINGS = 3
 GOOD_TRIP = 0.05
 """Seconds of a round trip that tell a clock well enough: it may be wrong by half of them."""
@@ -63,7 +65,7 @@ class Conversation:
         try:
             self._check_wanted()
             connection = transport.connect(self.node)
-            self.wire = Wire(self.node, connection)
+            self.wire = Wire(self.node, connection, most=MOST_BYTES)
             self._check_wanted()
             self.wire.start(program.text(MODULES, {}))
         except NodeError as error:

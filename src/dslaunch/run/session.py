@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Queue
@@ -35,13 +36,16 @@ from dslaunch.transport.wire import PIECE, Clock, LostError, Wire
 
 if TYPE_CHECKING:
     from dslaunch.cluster.model import Node
-    from dslaunch.transport.base import Connection, Transport
+    from dslaunch.transport.base import Channel, Connection, Transport
 
 _CONFIRM_EVERY = 256 * 1024
 INBOX_SIZE = 256
 """Pieces of output that may wait for the terminal before the nodes are made to wait."""
 FIRST_RETRY, RETRY = 0.1, 1.0
 """Seconds until the first try to reach a node again, and between two."""
+GOODBYE = 2.0
+"""Seconds for a node to have read its program before we say goodbye; otherwise it has begun
+nothing."""
 CLOSED = 5.0
 """Seconds until a node ends the run after this end has closed the connection while this machine
 answers: a launcher that lives is back at once."""
@@ -97,6 +101,8 @@ class Session(Wire):
         self._gone: Gone | None = None
         self._back: Back | None = None
         """What to report once the agent has spoken over a connection that was made anew."""
+        self._away_since: float | None = None
+        """Since when it has not spoken to us, on the monotonic clock; None while it does."""
         self._holding = self._following = False
 
     def begin(self, *, join: bool = False) -> None:
@@ -168,7 +174,7 @@ class Session(Wire):
     def close(self) -> None:
         """Say goodbye and let go. Safe to call twice."""
         self._closing.set()
-        if not self.over:
+        if not self.over and self._sent.wait(GOODBYE):
             self.send(op="bye")
         self.over = True
         if self._channel is not None:
@@ -194,28 +200,26 @@ class Session(Wire):
         self._log.debug("starting-agent", join=True)
         channel = self._connection.start(program.line(self._node))
         text = boot.boot_text(self._agent, join=True, hold=self._holding)
-        with self._writing:
-            self._channel = channel
-            self._send_program(channel, text)
+        self._send_program(channel, text)
 
     def _recover(self, failure: NodeFailure) -> NodeFailure:
         """Connect anew to the agent that is there, and hear it; why that ended."""
         self._inbox.put((self, Away(failure)))
         self._log.info("reconnecting", kind=failure.kind, text=failure.message)
-        began = time.monotonic()
         pause = FIRST_RETRY
         while not self._closing.wait(pause):
             pause = RETRY
             try:
                 self._reopen()
-                data = self._skip_login()
+                with self._limited():
+                    data = self._skip_login()
+                    if data:
+                        return self._resume(data)
             except NodeError as error:
                 failure = error.failures[0]
             except OSError as error:
                 failure = replace(failure, message=f"the connection broke: {error}")
             else:
-                if data:
-                    return self._resume(data, began)
                 assert self._channel is not None
                 code = self._channel.wait(2)
                 if self._is_ours(boot.NO_AGENT, code):
@@ -225,16 +229,43 @@ class Session(Wire):
                     resumed = replace(failure, message=f"{failure.message}; it is resumed")
                     self._inbox.put((self, Away(resumed)))
                     pause = FIRST_RETRY
-            if time.monotonic() - began > self._agent.reconnect:
-                why = f"{failure.message}; not reached again within {self._agent.reconnect:g} s"
-                return replace(failure, kind="lost", message=why)
+            if self._time_left() <= 0:
+                return self._too_long_away(failure)
         return failure
 
-    def _resume(self, data: bytes, began: float) -> NodeFailure:
+    def _time_left(self) -> float:
+        """Seconds in which a node that is away may speak to us again."""
+        assert self._away_since is not None
+        return self._away_since + self._agent.reconnect - time.monotonic()
+
+    def _too_long_away(self, failure: NodeFailure) -> NodeFailure:
+        why = f"{failure.message}; not reached again within {self._agent.reconnect:g} s"
+        return replace(failure, kind="lost", message=why)
+
+    @contextlib.contextmanager
+    def _limited(self) -> Iterator[None]:
+        """End a new connection over which the agent does not speak in time: a node that sends
+        little, but always something, must not be waited for."""
+        assert self._channel is not None
+        limit = threading.Timer(max(self._time_left(), LEAST_TRY), self._not_heard, [self._channel])
+        limit.daemon = True
+        limit.start()
+        try:
+            yield
+        finally:
+            limit.cancel()
+
+    def _not_heard(self, channel: Channel) -> None:
+        if self._away_since is not None:
+            self.interrupt()
+            channel.close()
+
+    def _resume(self, data: bytes) -> NodeFailure:
         """Go on where the connection broke; why that ended."""
+        assert self._away_since is not None
         self._send_follow(hold=True)
         self._incoming.reconnected()
-        self._back = Back(time.monotonic() - began)
+        self._back = Back(time.monotonic() - self._away_since)
         failure = self._hear(data)
         return self._nobody_there() if self._gone is not None else failure
 
@@ -277,6 +308,10 @@ class Session(Wire):
         """Listen, over one connection after the other; why the last one ended."""
         failure = super()._hear_to_the_end()
         while self._holding and not self._closing.is_set() and failure.kind == "broken":
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+            elif self._time_left() <= 0:  # it was connected to again, and never spoke
+                return self._too_long_away(failure)
             failure = self._recover(failure)
         return failure
 
@@ -289,7 +324,7 @@ class Session(Wire):
         self._heard_at = time.monotonic()
         if self._back is not None and not isinstance(arrived, Gone):
             self._inbox.put((self, self._back))
-            self._back = None
+            self._back = self._away_since = None
         if isinstance(arrived, Reply):
             super()._take(arrived)
         elif isinstance(arrived, Hello):
@@ -321,12 +356,14 @@ class Session(Wire):
         return code == meant and self.login.started
 
     def _lose(self, failure: NodeFailure) -> None:
-        if failure.kind == "protocol":
-            self.send(op="bye")  # a program that is only faulty ends what it started
-        super()._lose(failure)
-        if not self.hello.done():
-            self.hello.set_exception(LostError(self._loss))
-        self._inbox.put((self, Lost(self._loss, self._gone)))
+        try:
+            if failure.kind == "protocol" and self._sent.is_set():
+                self.send(op="bye")  # a program that is only faulty ends what it started
+            super()._lose(failure)
+        finally:  # whatever fails, nobody may wait for this node
+            if not self.hello.done():
+                self.hello.set_exception(LostError(self._loss))
+            self._inbox.put((self, Lost(self._loss, self._gone)))
 
 
 def _hang_up(made: Future[Connection]) -> None:

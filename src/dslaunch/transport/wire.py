@@ -74,8 +74,11 @@ class _Request:
 class Wire:
     """Starts the program on one node and speaks to it: a reply goes to whoever asked."""
 
-    def __init__(self, node: Node, connection: Connection, **fields: str) -> None:
-        """`fields`: of everything that is logged, beside the node."""
+    def __init__(
+        self, node: Node, connection: Connection, *, most: int | None = None, **fields: str
+    ) -> None:
+        """`most`: bytes that the node may send in all. `fields`: of everything that is logged,
+        beside the node."""
         self.host = node.host
         self.over = False
         self.login = login.LoginOutput(frames.GREETING)
@@ -86,8 +89,14 @@ class Wire:
         self._ids = itertools.count(1)
         self._waiting: dict[int, _Request] = {}
         self._writing = threading.Lock()
+        self._sent = threading.Event()
+        """Not set while the program is being sent."""
+        self._sent.set()
         self._closing = threading.Event()
         self._incoming = Incoming(ranks=range(0))
+        self._most = most
+        self._size = 0
+        """Bytes that the node has sent since its greeting."""
         self._loss = NodeFailure(node.host, "lost", "the connection is gone")
         """Why there is no answer to what is asked once the node is lost."""
         self._late = False
@@ -97,17 +106,18 @@ class Wire:
         self._reading_since: float | None = None
 
     def start(self, text: bytes) -> None:
-        """Start the program whose text it is, and listen. Its loss is told to whoever asks."""
+        """Start the program whose text it is, and listen. Its loss is told to whoever asks.
+
+        Does not wait until the node has read the program: who starts the next node would wait too.
+        """
         try:
             channel = self._connection.start(program.line(self._node))
         except OSError as error:
             self._lose(NodeFailure(self.host, "lost", f"the connection broke: {error}"))
             return
-        with self._writing:
-            self._channel = channel
-            # at the same time: a login that prints more than a pipe holds reads nothing before
-            threading.Thread(target=self._listen, name=f"wire {self.host}", daemon=True).start()
-            self._send_program(channel, text)
+        self._send_program(channel, text)
+        # at the same time: a login that prints more than a pipe holds reads nothing before
+        threading.Thread(target=self._listen, name=f"wire {self.host}", daemon=True).start()
 
     # ------------------------------------------------------------ speaking
 
@@ -186,9 +196,22 @@ class Wire:
                 self._send_all(self._channel, data)
 
     def _send_program(self, channel: Channel, text: bytes) -> None:
-        """Send what the shell line reads; a program that died says why on its other streams."""
-        with contextlib.suppress(OSError):
-            self._send_all(channel, text)
+        """Begin to send what the shell line reads; whatever else is sent comes after it."""
+        first = threading.Event()
+
+        def send() -> None:
+            # a program that died says why on its other streams
+            with self._writing, contextlib.suppress(OSError):
+                self._channel = channel
+                self._sent.clear()
+                first.set()
+                try:
+                    self._send_all(channel, text)
+                finally:
+                    self._sent.set()
+
+        threading.Thread(target=send, name=f"program {self.host}", daemon=True).start()
+        first.wait()
 
     def _send_all(self, channel: Channel, data: bytes) -> None:
         """Write to a node that may stop reading. Raises OSError."""
@@ -226,6 +249,7 @@ class Wire:
         """Take what comes, until the channel ends; why it did."""
         try:
             while data:
+                self._count(len(data))
                 for arrived in self._incoming.feed(data):
                     self._take(arrived)
                 self._heard(len(data))
@@ -240,6 +264,12 @@ class Wire:
             )
         except OSError as error:
             return self._broke(error)
+
+    def _count(self, size: int) -> None:
+        """Count what has come, before it is kept. Raises ProtocolError when it is too much."""
+        self._size += size
+        if self._most is not None and self._size > self._most:
+            raise ProtocolError(f"more than {self._most >> 20} MiB in all")
 
     def _read(self) -> bytes:
         assert self._channel is not None
@@ -286,9 +316,15 @@ class Wire:
             return
         self._log.debug("answered", id=arrived.reply, seconds=time.monotonic() - request.sent)
         try:
-            request.future.set_result(request.parsed(arrived))
+            answer = request.parsed(arrived)
         except InvalidAnswer as error:
             request.future.set_exception(self._protocol_error(f"its answer is invalid: {error}"))
+        except Exception as error:
+            why = f"its answer could not be read: {error!r:.200}"
+            request.future.set_exception(self._protocol_error(why))
+            raise
+        else:
+            request.future.set_result(answer)
 
     def _heard(self, size: int) -> None:
         """Note that so many bytes have arrived and were taken."""
@@ -367,7 +403,8 @@ class Wire:
             self.interrupt()  # also for whoever is still writing
 
     def _abandon(self, failure: NodeFailure) -> None:
-        for request in list(self._waiting.values()):
-            if not request.future.done():
+        """Tell everybody who waits; whoever takes a request out of the table answers it."""
+        with contextlib.suppress(KeyError):  # there are no more
+            while True:
+                _, request = self._waiting.popitem()
                 request.future.set_exception(LostError(failure))
-        self._waiting.clear()

@@ -131,6 +131,17 @@ def test_a_request_that_was_cut_ends_it_as_the_end_does(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_bytes_that_are_no_request_end_it_as_the_end_does(tmp_path: Path) -> None:
+    mark = {"name": "mark", "paths": [str(tmp_path)]}
+    request = frames.pack_message(leaving(mark))
+    text = program.text(MODULES, {}) + request + b"x" * 100
+    line = program.line(Node("n", (0,), python=sys.executable))
+    done = subprocess.run(["/bin/sh", "-c", line], input=text, capture_output=True, check=False)
+    assert (done.returncode, len(replies(done.stdout))) == (0, 1)
+    assert b"FrameError" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_question_that_hangs_costs_its_own_answer_only() -> None:
     began = time.monotonic()
     answers = ask(

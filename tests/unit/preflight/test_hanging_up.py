@@ -12,7 +12,7 @@ from dslaunch.cluster.model import Node
 from dslaunch.node import frames
 from dslaunch.preflight import runner
 from dslaunch.preflight.check import Scope
-from dslaunch.preflight.conversation import Conversation
+from dslaunch.preflight.conversation import MOST_BYTES, Conversation
 from dslaunch.protocol.survey import SURVEYED
 from dslaunch.transport.wire import LEAVE_TIMEOUT, LostError
 
@@ -122,6 +122,22 @@ def test_what_is_still_to_be_connected_when_it_ends_is_not_or_is_closed_again() 
     assert [way.done.count(word) for word in ("connect", "start")] == [2, 0]
     assert way.done.count("close") >= 2
     assert all(isinstance(each.exception(), LostError) for each in begun)
+
+
+def test_a_node_whose_answers_are_too_many_in_all_is_lost() -> None:
+    way = Fake()
+    talk = conversation(way)
+    assert talk.wire is not None
+    way.said.put(frames.GREETING)
+    each = 1 << 20
+    for number in range(MOST_BYTES // each):
+        asked = talk.wire.request("survey", SURVEYED, questions={})
+        padding = "x" * (each if number else 2 * each)
+        told = {"reply": number + 1, "time": 0.0, "value": padding}
+        way.said.put(frames.pack_message(told))
+        error = asked.exception(5)
+    assert isinstance(error, LostError)
+    assert "more than 24 MiB in all" in error.failure.message
 
 
 def test_to_leave_takes_less_than_the_launcher_waits() -> None:

@@ -87,14 +87,32 @@ class FabricChannel:
 class FabricConnection:
     """An open connection to a node."""
 
-    def __init__(self, connection: fabric.Connection, lingering: LingeringSockets) -> None:
+    def __init__(
+        self, connection: fabric.Connection, lingering: LingeringSockets, timeout: float
+    ) -> None:
         self._connection = connection
         self._lingering = lingering
+        self._timeout = timeout
 
     def start(self, line: str) -> FabricChannel:
-        """Run a shell line on the node."""
-        channel = self._connection.transport.open_session()
-        channel.exec_command(login_line(line))
+        """Run a shell line on the node. Raises OSError if its server does not begin with that."""
+        import paramiko
+
+        began = time.monotonic()
+        # Paramiko waits without a limit for the answer to a request
+        limit = threading.Timer(self._timeout, self.close)
+        limit.daemon = True
+        limit.start()
+        try:
+            channel = self._connection.transport.open_session(timeout=self._timeout)
+            channel.exec_command(login_line(line))
+        except (paramiko.SSHException, EOFError) as error:
+            if time.monotonic() - began >= self._timeout:
+                why = f"its SSH server did not start a program within {self._timeout:g} s"
+                raise TimeoutError(why) from error
+            raise ConnectionError(f"its SSH server did not start a program: {error}") from error
+        finally:
+            limit.cancel()
         return FabricChannel(channel)
 
     def close(self) -> None:
@@ -135,7 +153,7 @@ class FabricTransport:
     def _try(self, node: Node) -> FabricConnection:
         began = time.monotonic()
         try:
-            return FabricConnection(self._open(node), self._lingering)
+            return FabricConnection(self._open(node), self._lingering, self._timeout)
         except RouteError as error:
             scene, found = Scene(node), Symptom("route", str(error))
         except _HopError as error:

@@ -1,0 +1,108 @@
+"""A connection that broke: the node that is connected to again has to speak in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from dslaunch.cluster.model import Node
+from dslaunch.node import frames
+from dslaunch.run.boot import Agent
+from dslaunch.run.session import LEAST_TRY, Lost, Session
+from dslaunch.transport import login
+
+NODE = Node("n1", (0,))
+RECONNECT = 1.0
+HELLO = frames.pack_message(
+    {
+        "event": "hello",
+        "time": 1.0,
+        "run": "run",
+        "started": True,
+        "last": 0,
+        "hostname": "n1",
+        "boot": "b",
+        "network": "n",
+        "home": "/",
+    }
+)
+TRICKLES = {
+    "login": login.STARTED,
+    "message": login.STARTED + frames.GREETING + frames.HEADER.pack(1 << 20, frames.MESSAGE, 0),
+}
+"""What the node says at once when it is connected to again; one byte at a time follows."""
+
+
+class Trickling:
+    """A transport, its connections and their channels: the first one greets and breaks, and the
+    others say a little, again and again."""
+
+    def __init__(self, first: bytes, again: bytes) -> None:
+        self.first, self.again = first, again
+        self.go = threading.Event()
+        """Set when the first connection breaks."""
+        self.connections = 0
+
+    def connect(self, node: Node) -> Link:
+        self.connections += 1
+        return Link(self, self.first if self.connections == 1 else self.again)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Link:
+    def __init__(self, way: Trickling, said: bytes) -> None:
+        self.way, self.said = way, said
+        self.breaks = said == way.first
+        self.closed = threading.Event()
+
+    def start(self, line: str) -> Link:
+        return self
+
+    def read(self) -> bytes:
+        said, self.said = self.said, b""
+        if said:
+            return said
+        if self.breaks:
+            self.way.go.wait(10)
+            return b""
+        return b"" if self.closed.wait(0.1) else b"x"
+
+    def write(self, data: bytes) -> None:
+        """It is taken."""
+
+    def close_input(self) -> None:
+        """Nothing waits for it."""
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def wait(self, timeout: float) -> int | None:
+        return None
+
+    def stderr(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("trickle", TRICKLES)
+def test_a_node_that_says_a_little_again_and_again_is_lost_in_time(trickle: str) -> None:
+    way = Trickling(login.STARTED + frames.GREETING + HELLO, TRICKLES[trickle])
+    agent = Agent("run", "n1", silence=1, reconnect=RECONNECT)
+    inbox: Queue[Any] = Queue()
+    session = Session(NODE, way.connect(NODE), agent, inbox, way)
+    session.begin()
+    session.hello.result(5)
+    session.follow(hold=True)
+    way.go.set()
+    began = time.monotonic()
+    arrived = None
+    while not isinstance(arrived, Lost):
+        _, arrived = inbox.get(timeout=RECONNECT + LEAST_TRY + 3)
+    assert time.monotonic() - began < RECONNECT + LEAST_TRY + 3
+    assert "not reached again within" in arrived.failure.message
+    session.close()
