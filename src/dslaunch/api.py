@@ -65,8 +65,16 @@ def select(
     from dslaunch.cluster.select import Selection
     from dslaunch.cluster.select import select as choose
 
-    selection = Selection(include, exclude, nodes, slots, tuple(labels))
+    selection = Selection(include, exclude, nodes, slots, _several("labels", labels))
     return choose(cluster, selection)
+
+
+def _several(name: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a list of texts as a tuple. Raises UsageError for one text: that is no list of its
+    letters."""
+    if isinstance(given, str):
+        raise UsageError(f"{name}: one text instead of a list of texts", hint=f"{name}=[{given!r}]")
+    return tuple(given)
 
 
 # ---------------------------------------------------------------- plan and render
@@ -177,14 +185,19 @@ def preflight(
     that do not answer are findings. Raises UsageError.
     """
     from dslaunch.launch.job import Job
-    from dslaunch.preflight.check_selection import CheckSelection
+    from dslaunch.preflight.check_selection import CheckSelection, tier_of
     from dslaunch.preflight.check_selection import purposes as known_purposes
     from dslaunch.preflight.judge import judge
     from dslaunch.run.preflight_survey import ask_nodes, preflight_scope
 
     if job is None:
         job = Job.on(cluster) if has_job(cluster) else Job.on(cluster, "")
-    wanted = CheckSelection(tier, tuple(only), tuple(skip), known_purposes(purposes))
+    wanted = CheckSelection(
+        tier=tier_of(tier),
+        only=_several("only", only),
+        skip=_several("skip", skip),
+        purposes=known_purposes(_several("purposes", purposes)),
+    )
     scope, checks = preflight_scope(cluster, allocation, job, wanted, _directory(cwd))
     return judge(ask_nodes(scope, checks, tier, on_progress), checks)
 

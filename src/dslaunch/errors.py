@@ -77,6 +77,12 @@ class DslaunchError(Exception):
         self.hint = hint
         self.error_code = code or self.class_code
 
+    def __str__(self) -> str:
+        """Return the message as it may be printed: parts of it may come from a node."""
+        from dslaunch.terminal import visible
+
+        return visible(self.message)
+
 
 class UsageError(DslaunchError):
     """The command line is wrong."""

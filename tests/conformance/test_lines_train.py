@@ -307,7 +307,7 @@ TRAINED = ("--output_dir", "out", "--report_to", "none")
     ("args", "kind"),
     [
         (("--deepspeed", "ds.json", "--use_cpu", "True"), "DEEPSPEED"),
-        ((), "MULTI_CPU"),
+        pytest.param((), "MULTI_CPU", marks=pytest.mark.long),
     ],
     ids=["deepspeed", "plain"],
 )
@@ -327,6 +327,7 @@ def test_the_trainer_on_cpu_is_distributed_as_its_arguments_say(
     assert said_by_ranks(tmp_path, 2) == [{"kind": kind, "world": 2}] * 2
 
 
+@pytest.mark.long
 @pytest.mark.torch
 def test_accelerate_runs_a_world_of_one(tmp_path: Path) -> None:
     plan = plan_of(launch(tmp_path, (1,), launcher="accelerate", script=ACCELERATE))

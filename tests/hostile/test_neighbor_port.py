@@ -448,12 +448,17 @@ def test_what_a_member_said_before_it_left_is_taken_though_it_cannot_be_answered
     assert first.finished["v1"]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
 def test_a_member_stays_until_the_first_node_knows_that_it_is_done(
-    first: Coordinator, member: Join
+    first: Coordinator, member: Join, stopped: bool
 ) -> None:
     one = member()
     turn(first, one)
+    if stopped:  # then each message is answered, also the last one
+        first.stop("the user asked for it")
+        turn(one)
     one.note({"event": "done"})
+    one.note({"event": "stopping", "by": "root"})
     assert one.busy()
     first.say({"beat": True})
     turn(one)
@@ -479,6 +484,22 @@ def test_a_member_says_again_that_it_is_done_where_the_connection_broke(
     one.tick(time.monotonic() + links.REDIAL + 1)
     turn(first, one)
     assert first.finished["v1"]
+    assert not one.busy()
+
+
+def test_a_member_does_not_stay_for_a_first_node_that_is_gone(
+    first: Coordinator, member: Join
+) -> None:
+    one = member()
+    turn(first, one)
+    one.note({"event": "done"})
+    (accepted,) = first.members.values()
+    reset(accepted.socket)
+    first.drop(accepted)
+    first.server.close()
+    turn(one)
+    assert one.busy()
+    one.tick(time.monotonic() + links.REDIAL + 1)
     assert not one.busy()
 
 

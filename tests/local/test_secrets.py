@@ -19,7 +19,13 @@ from tests.testbed.secret_scan import JOB, forms, found_in, scan
 
 from dslaunch.node import processes
 
-LAUNCHERS = ["torchrun", "elastic", "deepspeed", "accelerate", "direct"]
+LAUNCHERS = [
+    "torchrun",
+    "deepspeed",
+    pytest.param("elastic", marks=pytest.mark.long),
+    pytest.param("accelerate", marks=pytest.mark.long),
+    pytest.param("direct", marks=pytest.mark.long),
+]
 
 
 @dataclass

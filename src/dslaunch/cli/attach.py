@@ -21,8 +21,8 @@ def attach(
     """
     found = lookup.find(run, file)
     wanted = lookup.ranks_of(found, ranks)
-    screen = run_views.make(found.hosts, json=json, ranks=wanted)
-    attached = found.attach(screen, ui.tell)
+    view = run_views.make(found.hosts, json=json, ranks=wanted)
+    attached = found.attach(view, ui.tell)
     outcome = attached.outcome
     if outcome is None:
         ui.say(f"run {found.name} continues; `dslaunch stop {found.name}` ends it")
@@ -31,7 +31,7 @@ def attach(
         ui.say(f"run {found.name} is over: {outcome.message}")
         ui.say(f"`dslaunch logs {found.name}` prints what it wrote")
     elif attached.directory is not None:
-        screen.outcome(outcome, attached.directory)
+        view.outcome(outcome, attached.directory)
     else:
         ui.tell(outcome.message)
     raise typer.Exit(outcome.exit_code)

@@ -42,15 +42,15 @@ def logs(
 
     Example: dslaunch logs latest --rank 0 --grep loss
     """
-    screen = LogPrinter(parse_ranks(rank), seconds(since), pattern(grep), json)
+    view = LogPrinter(parse_ranks(rank), seconds(since), pattern(grep), json)
     found = lookup.find(run, file)
     lookup.ranks_of(found, rank)
-    found.logs(screen, ui.tell, follow=follow)
+    found.logs(view, ui.tell, follow=follow)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPrinter:
-    """A screen that prints chosen lines and nothing else."""
+    """A view that prints chosen lines and nothing else."""
 
     ranks: frozenset[int] | None
     since: float | None

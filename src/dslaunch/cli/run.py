@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dslaunch import api
-from dslaunch.cli import options, run_views, script_options, ui
+from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots, Words
 from dslaunch.cli.positional import JobOptions
 from dslaunch.errors import DslaunchError, Interrupted
@@ -217,16 +217,17 @@ class RunEnd:
 def _run(request: RunRequest, show: tuple[bool, bool, frozenset[int] | None], end: RunEnd) -> None:
     from dslaunch.run.launch import run_job
 
+    interruption.leave_if_interrupted()
     json, quiet, ranks = show
 
     @cache
-    def screen() -> JsonView | TerminalView:
+    def view() -> JsonView | TerminalView:
         return run_views.make(request.allocation.hosts, json=json, quiet=quiet, ranks=ranks)
 
-    outcome, directory = run_job(request, screen)
+    outcome, directory = run_job(request, view)
     if outcome.goes_on:
-        screen().detached(directory.name)
+        view().detached(directory.name)
     else:
-        screen().outcome(outcome, directory)
+        view().outcome(outcome, directory)
     end.after(outcome, directory)
     raise typer.Exit(outcome.exit_code)

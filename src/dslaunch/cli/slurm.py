@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dslaunch.cli import options, run_views, script_options, ui
+from dslaunch.cli import interruption, options, run_views, script_options, ui
 from dslaunch.cli.options import Exclude, Include, Label, Launcher, Nodes, Setting, Slots
 from dslaunch.cli.positional import JobOptions
 from dslaunch.cli.supervision import Supervision, supervise
@@ -345,17 +345,18 @@ class SlurmRequest:
         self.say_notes()
         client, script = listening(), self.script
         self.refuse(script)
+        interruption.leave_if_interrupted()
         try:
             made, record = submit(client, script, self.batch, self.cluster, os.environ)
         except RefusedError as error:
             raise self.explained(error, script) from None
-        screen = run_views.make((), json=show[0], ranks=show[1])
+        view = run_views.make((), json=show[0], ranks=show[1])
         if detach:
             record.let_go()
             ui.say(f"dslaunch: job {made.number} is submitted")
             _goes_on(made, json=show[0])
         else:
-            _follow(client, made, record, screen, json=show[0])
+            _follow(client, made, record, view, json=show[0])
 
     def explained(self, error: RefusedError, script: str) -> DslaunchError:
         """A refusal: what the site says, what SLURM says, what it means, and where that was set."""
@@ -381,7 +382,7 @@ def _follow(
     client: SlurmClient,
     made: Submitted,
     record: RunDirectory,
-    screen: JsonView | TerminalView,
+    view: JsonView | TerminalView,
     *,
     json: bool,
 ) -> None:
@@ -394,14 +395,14 @@ def _follow(
 
     ui.say(f"dslaunch: job {made.number} is submitted; run {made.directory.name}")
     with FollowSignals(lambda: _cancel(client, made.job)) as signals:
-        watch = Watch(screen, record)
+        watch = Watch(view, record)
         outcome = follow(client, made, watch, ui.tell, until=lambda: signals.leave)
     if outcome is None:
         record.let_go()
         _goes_on(made, json=json)
         raise typer.Exit(130)
     record.close(outcome.as_dict())
-    screen.outcome(outcome, made.directory)
+    view.outcome(outcome, made.directory)
     raise typer.Exit(outcome.exit_code)
 
 

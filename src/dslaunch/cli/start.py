@@ -29,8 +29,9 @@ def _interrupted_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 signal(SIGINT, _interrupted_at_once)
 
-import contextlib  # noqa: E402 - Ctrl-C comes first
-import gc  # noqa: E402
+import gc  # noqa: E402 - Ctrl-C comes first
+
+from dslaunch.cli.interruption import interrupted, leave, leave_if_interrupted  # noqa: E402
 
 ALLOCATIONS = 50_000
 """How many new objects make the collector look; Python's own 700 suits no program that starts."""
@@ -59,29 +60,20 @@ def start() -> NoReturn:
         from dslaunch.cli.main import main
 
         sys.unraisablehook = _unraisable
-        signal(SIGINT, _interrupted)
+        signal(SIGINT, interrupted)
         main()
     except SystemExit as end:
         code = end.code
-    _leave(code)
-
-
-def _leave(code: object) -> NoReturn:
-    """Write what is still to be written, and leave."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    """Ctrl-C where nothing has been started yet: leave without a word."""
-    raise SystemExit(128 + number)
+    except BaseException:
+        # a library may have made another exception of the Ctrl-C
+        leave_if_interrupted()
+        raise
+    leave(code)
 
 
 def _unraisable(raised: UnraisableHookArgs) -> None:
     """Leave for a Ctrl-C that came inside a finalizer or a callback: from there nothing can be
     raised, and Python would print it and go on."""
     if isinstance(raised.exc_value, SystemExit):
-        _leave(raised.exc_value.code)
+        leave(raised.exc_value.code)
     sys.__unraisablehook__(raised)

@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Pairs, SecretSource
 from dslaunch.errors import UsageError
@@ -42,7 +42,7 @@ class Job:
     def on(
         cls,
         cluster: Cluster,
-        program: str | None = None,
+        program: str | os.PathLike[str] | None = None,
         args: Sequence[str] = (),
         *,
         kind: Kind = "script",
@@ -60,8 +60,12 @@ class Job:
         defaults = cluster.job or JobDefaults()
         if program is None:
             program, kind, args = _default_program(defaults, kind)
+        program = os.fspath(program)
+        if kind not in get_args(Kind):
+            raise UsageError(f"kind={kind!r}: one of {', '.join(get_args(Kind))}")
         _check_program(program, kind)
         overrides = dict(env or {})
+        _check_texts(args, overrides)
         _refuse_secrets(cluster, overrides)
         variables = dict(cluster.env)
         variables |= copied(cluster.env_from, os.environ if environ is None else environ)
@@ -92,6 +96,19 @@ def _default_program(defaults: JobDefaults, kind: Kind) -> tuple[str, Kind, tupl
         "no script: none given, and the cluster file has no `job:`",
         hint="name one, or add `job:` to the cluster file",
     )
+
+
+def _check_texts(args: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise UsageError for arguments and variables that are no texts: a caller in Python can give
+    anything, and processes take texts only."""
+    if isinstance(args, str):
+        raise UsageError("args: one text instead of a list of texts", hint=f"args={args.split()!r}")
+    given: list[tuple[str, object]] = [(f"args[{at}]", value) for at, value in enumerate(args)]
+    given += [("a name in env", name) for name in env]
+    given += [(f"env[{name!r}]", value) for name, value in env.items()]
+    for where, value in given:
+        if not isinstance(value, str):
+            raise UsageError(f"{where}: {value!r} is not a text", hint=f"write {str(value)!r}")
 
 
 def _check_program(program: str, kind: Kind) -> None:

@@ -11,7 +11,6 @@ those for a few seconds. Members that are connected are not affected by any of t
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import socket
 import time
@@ -269,7 +268,8 @@ class Member(Links):
         self.heard = self.dialled = time.monotonic()
         self.unsaid: List[Message] = []
         self.finished = self.known = False
-        """Whether all processes of this node have ended, and whether the first node knows it."""
+        """Whether all processes of this node have ended, and whether the first node knows it or is
+        gone."""
 
     def dial(self, link: Dict[str, Any]) -> None:
         """Connect to the first node, now and whenever the connection is lost."""
@@ -280,9 +280,15 @@ class Member(Links):
         """Try once, without waiting long."""
         assert self.target is not None
         self.dialled = time.monotonic()
-        with contextlib.suppress(OSError):
-            address = (self.target["address"], self.target["port"])
+        address = (self.target["address"], self.target["port"])
+        try:
             connection = socket.create_connection(address, timeout=1)
+        except ConnectionRefusedError:
+            # it listens as long as it is there: nobody waits for our end
+            self.known = self.finished
+        except OSError:
+            pass  # tried again, see `tick`
+        else:
             self.member = MemberLink(connection, self.keys, host=self.agent.host)
             self.agent.listen(connection.fileno(), self.read)
 
@@ -316,9 +322,11 @@ class Member(Links):
             self.unsaid.append({"done": True})
 
     def note(self, message: Message) -> None:
-        """Something happened on this node."""
+        """Something happened on this node; what comes after its end is no news."""
+        if self.finished:
+            return
         news = _news(message)
-        self.finished = self.finished or "done" in news
+        self.finished = "done" in news
         if news:
             self.say(news)
 
@@ -334,6 +342,8 @@ class Member(Links):
     def flush(self) -> None:
         """Send what has not been sent. Raises Broken."""
         assert self.member is not None
+        if not self.unsaid:
+            return
         while self.unsaid:
             self.member.send(self.unsaid[0])
             self.unsaid.pop(0)
@@ -342,7 +352,7 @@ class Member(Links):
 
     def busy(self) -> bool:
         """Whether the first node does not know yet how this one ended."""
-        wanted = bool(self.unsaid) or (self.finished and not self.known)
+        wanted = not self.known and (self.finished or bool(self.unsaid))
         return wanted and time.monotonic() - self.heard < self.patience
 
     def tick(self, now: float) -> None:

@@ -7,7 +7,7 @@ Everything that is read, written, connected to or removed there is opened by thi
   nothing to group and others.
 - A file is ours if it is a regular file and no symbolic link, and we own it.
 
-For directories that the user names, in which others may be allowed to write, see `below`.
+For directories that the user names, in which others may be allowed to write, see `beneath`.
 
 Both are checked on the open descriptor, since a name can be given to something else between a
 check by name and its use. Nothing here waits: a FIFO is opened without blocking and refused.

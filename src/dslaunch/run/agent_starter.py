@@ -36,7 +36,7 @@ class AgentStarter:
     ) -> None:
         self._transport, self._session = transport, session
         workers = max(1, min(fanout, len(nodes)))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="opening")
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="starter")
         self._closed = threading.Event()
         self.begun = {node.host: self._pool.submit(self._begin, node) for node in nodes}
         """Each done as soon as that node is connected and its agent started; a NodeError if it

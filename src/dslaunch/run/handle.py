@@ -82,10 +82,10 @@ class RunHandle(Protocol):
     def status(self) -> RunStatus:
         """Return how it stands: whoever knows it is asked. Raises DslaunchError."""
 
-    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
+    def logs(self, view: View, tell: Tell, *, follow: bool) -> None:
         """Show what its ranks wrote; with `follow` also what comes, until it ends or Ctrl-C."""
 
-    def attach(self, screen: View, tell: Tell) -> Attached:
+    def attach(self, view: View, tell: Tell) -> Attached:
         """Follow it to its end. Ctrl-C leaves it alone. Raises DslaunchError."""
 
     def stop(self, grace: float | None, caller: str) -> Stopped:

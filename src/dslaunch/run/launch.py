@@ -61,7 +61,7 @@ def run_job(
 ) -> tuple[Outcome, Path]:
     """Run a job on its nodes to the end; give how it ended and the run directory.
 
-    `show` gives the screen, the same every time, and is first called while the nodes are on their
+    `show` gives the view, the same every time, and is first called while the nodes are on their
     way. A detached run is only started. `stop` is asked whether to end it, and no signal is caught,
     as Python demands of threads; None: signals of this process end it.
     Raises a DslaunchError for whatever prevents the first start; then nothing was started anywhere.
@@ -121,7 +121,7 @@ class RunController:
         return LAUNCHERS.get(self.request.job.launcher).elastic
 
     @property
-    def screen(self) -> RunView:
+    def view(self) -> RunView:
         """Where it is shown."""
         return self._show()
 
@@ -161,7 +161,7 @@ class RunController:
             restart = Restart(count, self.request.restarts, outcome.reason, replaced)
             event = Event(time.time(), "restarting", restart=restart)
             self.record.event(event)
-            self.screen.event(event)
+            self.view.event(event)
             return self.attempt(allocation, count)
         except DslaunchError as error:
             reason = replace(outcome.reason, not_restarted=error.message)

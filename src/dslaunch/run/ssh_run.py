@@ -101,9 +101,9 @@ class SshRun:
             raise DslaunchError(f"no node says anything of run {self.name}")
         return self.summary(reports)
 
-    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
+    def logs(self, view: View, tell: Tell, *, follow: bool) -> None:
         """Show what this machine has recorded; of a detached run what its nodes have kept."""
-        watch = Watch(screen)
+        watch = Watch(view)
         if self.local is not None and not self.local.record.detached:
             replay(self.local.directory, watch, follow=follow)
             return
@@ -134,7 +134,7 @@ class SshRun:
         watch.flush_all()
         return missing
 
-    def attach(self, screen: View, tell: Tell) -> Attached:
+    def attach(self, view: View, tell: Tell) -> Attached:
         """Follow it to its end; of a run that is over give how it ended. Raises DslaunchError."""
         cluster = self.cluster
         nodes = _nodes(cluster, self.hosts)
@@ -142,7 +142,7 @@ class SshRun:
             if not reached.sessions:
                 return self._over(reached)
             ask(reached)  # measures the clocks
-            follower = Follower(reached, Watch(screen))
+            follower = Follower(reached, Watch(view))
             outcome = follower.follow(until=lambda: interrupts.count > 0)
             return Attached(None if follower.open else outcome)
 

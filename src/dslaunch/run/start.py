@@ -73,7 +73,7 @@ def start(controller: RunController, count: int, starter: AgentStarter, inbox: I
     record.write(numbered("plan", count), plan_to_json(plan))
     record.write(numbered("facts", count), facts_to_json(facts))
     _log_plan(controller.run, plan)
-    controller.screen.plan(plan, record.directory)
+    controller.view.plan(plan, record.directory)
     ship(question.source, shipments, sessions, interrupts)
     if gate:
         gate.after_shipping(interrupts)
@@ -116,7 +116,7 @@ def _greeted(controller: RunController, starter: AgentStarter) -> list[Session]:
     sessions = starter.sessions(controller.interrupts)
     ask_all([session.hello for session in sessions], sessions, controller.interrupts)
     for session in sessions:
-        controller.screen.event(Event(time.time(), "connected", session.host))
+        controller.view.event(Event(time.time(), "connected", session.host))
     return sessions
 
 
@@ -131,8 +131,8 @@ def _run(
     offloads: bool,
 ) -> Outcome:
     request = controller.request
-    screen, interrupts = controller.screen, controller.interrupts
-    watch = Watch(screen, record, lambda: screen.unseen or interrupts.count > 1)
+    view, interrupts = controller.view, controller.interrupts
+    watch = Watch(view, record, lambda: view.unseen or interrupts.count > 1)
     watch.history.offloads = offloads
     if controller.elastic:
         watch.history.least = request.min_nodes or len(plan.nodes)

@@ -1,4 +1,4 @@
-"""What arrives from the nodes becomes a history, lines for a screen, and a record."""
+"""What arrives from the nodes becomes a history, lines for a view, and a record."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Watch:
 
     def __init__(
         self,
-        screen: View,
+        view: View,
         record: RunDirectory | None = None,
         unseen: Callable[[], bool] = lambda: False,
         task: str = "",
     ) -> None:
-        self.screen, self.record = screen, record
+        self.view, self.record = view, record
         self.task = task
         """Of a SLURM array, such as `12_3`; empty: the run is no task."""
         self.unseen = unseen
@@ -60,7 +60,7 @@ class Watch:
             self.record.event(event)
             if event.trace is not None:
                 self.record.write(f"agent.{event.host}.log", event.trace)
-        self.screen.event(event)
+        self.view.event(event)
 
     def output(self, host: str, output: Output, offset: float) -> None:
         """A piece of output, of a node whose clock is `offset` seconds ahead."""
@@ -99,7 +99,7 @@ class Watch:
         text = printable(line)
         self.last[source].append(text)
         name: Literal["stdout", "stderr"] = "stdout" if stream == 1 else "stderr"
-        self.screen.line(Line(when, *source, name, text, self.task))
+        self.view.line(Line(when, *source, name, text, self.task))
 
 
 def _last_lines(data: bytes) -> bytes:

@@ -42,7 +42,7 @@ class Following:
     job: JobId
     layout: Layout
     watch: Watch
-    """Of the job; the tasks of an array have one each, with the same screen and record."""
+    """Of the job; the tasks of an array have one each, with the same view and record."""
     tell: Callable[[str], None]
     """Told to a person at once: states, reasons, a controller that is silent."""
     output: str = ""
@@ -227,7 +227,7 @@ class Following:
         if not info.array:
             return self.watch
         task = f"{info.array}_{info.task}"
-        return Watch(self.watch.screen, self.watch.record, self.watch.unseen, task=task)
+        return Watch(self.watch.view, self.watch.record, self.watch.unseen, task=task)
 
     def _reach(self, info: JobInfo, stream: Stream) -> None:
         """Read the output through the job where it does not come to this machine."""

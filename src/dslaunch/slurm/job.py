@@ -206,7 +206,7 @@ def _note_once(path: Path, text: str) -> None:
 
 
 class Nowhere:
-    """A screen that shows nothing."""
+    """A view that shows nothing."""
 
     def line(self, line: object) -> None:
         """Nothing."""

@@ -164,9 +164,9 @@ class SlurmRun:
         code = error.code if isinstance(error, UnknownNow) else QueryFailure.NO_SLURM
         return self._status((), State.UNKNOWN, Unknown(code.value, message=error.message))
 
-    def logs(self, screen: View, tell: Tell, *, follow: bool) -> None:
+    def logs(self, view: View, tell: Tell, *, follow: bool) -> None:
         """Show its output."""
-        following = following_of(self.slurm.client, self.job, Watch(screen), tell)
+        following = following_of(self.slurm.client, self.job, Watch(view), tell)
         if follow:
             with Interrupts() as interrupts:
                 following.to_the_end(until=lambda: interrupts.count > 0)
@@ -175,14 +175,14 @@ class SlurmRun:
         if not any(stream.tail.seen for stream in following.streams.values()):
             _tell_no_output(jobs, tell)
 
-    def attach(self, screen: View, tell: Tell) -> Attached:
+    def attach(self, view: View, tell: Tell) -> Attached:
         """Follow it to its end, which is written down."""
         if self.local.result is not None:
             return Attached(self.local.result, before=True)
         job = self.job
         with Interrupts() as interrupts:
             outcome = follow(
-                self.slurm.client, job, Watch(screen), tell, until=lambda: interrupts.count > 0
+                self.slurm.client, job, Watch(view), tell, until=lambda: interrupts.count > 0
             )
         if outcome is not None:
             note_end(job.directory, outcome)

@@ -239,6 +239,32 @@ start()
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+SWALLOWED = """
+import os, signal, sys
+from dslaunch.cluster.model import Cluster
+def load(path):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except SystemExit:
+        {then}
+    return load_cluster(path)
+load_cluster, Cluster.load = Cluster.load, load
+sys.argv = ["dslaunch", "run", "c.yaml", "job.py"]
+from dslaunch.cli.start import start
+start()
+"""
+
+
+@pytest.mark.parametrize("then", ["pass", "raise ValueError('a schema is wrong')"])
+def test_ctrl_c_counts_though_a_library_swallows_its_exception(directory: Path, then: str) -> None:
+    (directory / "c.yaml").write_text("nodes: [{host: n1, slots: 1}]\ntransport: local\n")
+    (directory / "job.py").write_text("open('started', 'w')\n")
+    program = SWALLOWED.format(then=then)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert not (directory / "started").exists()
+
+
 @pytest.mark.parametrize("module", ["contextlib", "dslaunch.cli.main", "dslaunch.cli.run"])
 def test_ctrl_c_at_any_import_says_nothing(module: str) -> None:
     # where a finalizer runs, an exception can only be printed

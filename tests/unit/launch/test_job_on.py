@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from dslaunch.cluster.model import Cluster, JobDefaults, Node, SecretSource
@@ -81,3 +84,23 @@ def test_a_secret_is_in_no_variable_whose_value_is_written_down() -> None:
     assert job.env == (("HF_HOME", "/x"),)
     with pytest.raises(UsageError, match="HF_TOKEN"):
         Job.on(cluster, "train.py", env={"HF_TOKEN": "open"}, environ=environ)
+
+
+def test_a_program_may_be_a_path() -> None:
+    assert Job.on(Cluster("c", (NODE,)), Path("sub") / "train.py").program == "sub/train.py"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"args": "--steps 3"},
+        {"args": ["--lr", 1]},
+        {"env": {"A": 1}},
+        {"env": {1: "A"}},
+        {"kind": "scrip"},
+    ],
+    ids=str,
+)
+def test_what_is_of_another_type_is_an_error_of_usage(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Job.on(Cluster("c", (NODE,)), "train.py", **given)
