@@ -159,7 +159,12 @@ def test_a_canceled_supervised_job_leaves_nothing(supervised: Site) -> None:
     supervised.cluster.run(CONTROL, ["scancel", number], check=True)
     left = supervised.cluster.leftovers
     until(lambda: left() == {}, 30, lambda: str(left()))
-    assert json.loads(supervised.run("status", "--json", number).stdout)["state"] == "stopped"
+
+    def state() -> str:
+        return str(json.loads(supervised.run("status", "--json", number).stdout)["state"])
+
+    # SLURM has the end some time after the processes are gone
+    until(lambda: state() == "stopped", 30, state)
 
 
 def test_a_node_without_dslaunch_ends_the_job_at_once(supervised: Site) -> None:
