@@ -88,7 +88,9 @@ def estimate(
         bandwidth=parse_rate(bandwidth, "--bandwidth") if bandwidth else None,
         gpu_bandwidth=parse_rate(gpu_bandwidth, "--gpu-bandwidth") if gpu_bandwidth else None,
     )
-    wanted = EstimateFiles(svg, html, write, precision, target, force)
+    wanted = EstimateFiles(
+        svg=svg, html=html, write=write, precision=precision, target=target, force=force
+    )
     _tell(found, at_nodes, wanted, json=json)
 
 

@@ -20,7 +20,7 @@ from dslaunch.errors import SelectionError, UsageError
 from dslaunch.registry import LAUNCHERS, TRANSPORTS
 
 if TYPE_CHECKING:
-    from dslaunch.cluster.model import Allocation, Cluster
+    from dslaunch.cluster.model import Cluster
     from dslaunch.cluster.select import Selection
     from dslaunch.launch.job import Job
 
@@ -182,20 +182,6 @@ def reached(cluster: Cluster, way: str | None, *, slurm: bool) -> Cluster:
 
         return node_discovery.by_steps(here(), cluster)
     return replace(cluster, transport=way)
-
-
-def select(
-    cluster: Cluster,
-    include: str,
-    exclude: str,
-    nodes: int | None,
-    slots: int | None,
-    label: list[str] | None,
-) -> Allocation:
-    """Return the nodes and slots that the options name. Raises SelectionError."""
-    return api.select(
-        cluster, include=include, exclude=exclude, nodes=nodes, slots=slots, labels=label or ()
-    )
 
 
 def selection(

@@ -73,7 +73,14 @@ def render(
         name,
         asked.cluster,
         asked.job,
-        options.select(asked.cluster, include, exclude, nodes, slots, label),
+        api.select(
+            asked.cluster,
+            include=include,
+            exclude=exclude,
+            nodes=nodes,
+            slots=slots,
+            labels=label or (),
+        ),
         master_addr=master_addr,
         master_port=master_port,
     )

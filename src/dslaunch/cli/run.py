@@ -134,13 +134,26 @@ def run(
     request = api.run_request(
         cluster,
         asked.job,
-        options.select(cluster, include, exclude, nodes, slots, label),
+        api.select(
+            cluster,
+            include=include,
+            exclude=exclude,
+            nodes=nodes,
+            slots=slots,
+            labels=label or (),
+        ),
         sync=not no_sync,
         preflight=not no_preflight,
         force=force,
         restarts=restarts,
         min_nodes=min_nodes,
-        timeouts=Timeouts(grace, exit_timeout, silence, reconnect, hang_timeout),
+        timeouts=Timeouts(
+            grace=grace,
+            exit_timeout=exit_timeout,
+            heartbeat=silence,
+            reconnect=reconnect,
+            hang_timeout=hang_timeout,
+        ),
         detached=detach,
         notice=signal.Signals[f"SIG{notice}"] if notice else None,
     )

@@ -139,7 +139,9 @@ def arm(directory: str, environment: Dict[str, str]) -> Dict[str, str]:
         return {}
     before = environment.get("PYTHONPATH")
     # an empty part would stand for the working directory; a colon cannot be written in one
-    return {} if ":" in archive else {"PYTHONPATH": f"{archive}:{before}" if before else archive}
+    if ":" in archive:
+        return {}
+    return {"PYTHONPATH": f"{archive}:{before}" if before else archive}
 
 
 # ------------------------------------------------------------ when somebody asks
